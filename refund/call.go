@@ -108,6 +108,7 @@ const (
 	CodeClosed        = "closed"         // not sent: the case was closed meanwhile
 	CodeAbandoned     = "abandoned"      // not sent: given up before an intent existed
 	CodeStorage       = "storage"        // not sent: the intent could not be recorded
+	CodeNoRequest     = "no_request"     // not sent: the adapter made no request (a defect)
 )
 
 // Call is the record of one call: the intent, what was measured on the wire,
