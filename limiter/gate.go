@@ -182,12 +182,7 @@ func New(cfg Config) (*Gate, error) {
 	if cfg.Target == nil || cfg.Target.Host == "" || (cfg.Target.Scheme != "http" && cfg.Target.Scheme != "https") {
 		return nil, errors.New("limiter: the target must be an http or https URL with a host")
 	}
-	setDefault(&cfg.Interval, 200*time.Millisecond)
-	setDefault(&cfg.MaxInFlight, 10)
-	setDefault(&cfg.ConnectTimeout, time.Second)
-	setDefault(&cfg.CallTimeout, 3*time.Second)
-	setDefault(&cfg.IntentMaxAge, time.Second)
-	setDefault(&cfg.MaxBody, 1<<20)
+	cfg = cfg.WithDefaults()
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{KeepAlive: -1}).DialContext
 	}
@@ -203,6 +198,18 @@ func New(cfg Config) (*Gate, error) {
 	g.nextStart = cfg.Clock.Now()
 	g.done.Go(g.dispatch)
 	return g, nil
+}
+
+// WithDefaults returns the configuration with the default in place of every
+// zero budget.
+func (c Config) WithDefaults() Config {
+	setDefault(&c.Interval, 200*time.Millisecond)
+	setDefault(&c.MaxInFlight, 10)
+	setDefault(&c.ConnectTimeout, time.Second)
+	setDefault(&c.CallTimeout, 3*time.Second)
+	setDefault(&c.IntentMaxAge, time.Second)
+	setDefault(&c.MaxBody, 1<<20)
+	return c
 }
 
 func setDefault[T comparable](v *T, d T) {

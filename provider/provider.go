@@ -12,7 +12,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"time"
 
 	"refundgate/refund"
 )
@@ -52,19 +51,5 @@ type Query struct {
 	ProviderRefundID string
 }
 
-// Contract is what a provider promises about resends and look-ups. The
-// decision what to do next is made from these values, so each must come from
-// the provider's documentation, and a promise not made there stays false.
-type Contract struct {
-	// IdempotentResends: a second send with the same key and bytes has no
-	// second effect.
-	IdempotentResends bool `json:"idempotent_resends"`
-	// KeyLifetime is how long after first use the key keeps that effect.
-	KeyLifetime time.Duration `json:"key_lifetime"`
-	// NotFoundAfter is how long after the last possible send "not found" may
-	// begin to count. 0 means that it never counts.
-	NotFoundAfter time.Duration `json:"not_found_after"`
-	// NotFoundChecks is how many checks in a row must have found no trace, the
-	// last of them NotFoundAfter or more past the last possible send.
-	NotFoundChecks int `json:"not_found_checks"`
-}
+// Contract is what a provider promises about resends and look-ups.
+type Contract = refund.Contract

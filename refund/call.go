@@ -108,6 +108,8 @@ const (
 	CodeClosed        = "closed"         // not sent: the case was closed meanwhile
 	CodeAbandoned     = "abandoned"      // not sent: given up before an intent existed
 	CodeStorage       = "storage"        // not sent: the intent could not be recorded
+	CodeUnsupported   = "unsupported"    // not sent: the adapter can't ask for this refund
+	CodeKeyTaken      = "key_taken"      // not sent: the idempotency key belongs to another request
 	CodeNoRequest     = "no_request"     // not sent: the adapter made no request (a defect)
 )
 

@@ -44,3 +44,10 @@ func IdempotencyKey(refundID string, generation int) string {
 	}
 	return fmt.Sprintf("refund-%s.g%d", refundID, generation)
 }
+
+// ErrorTypeConflict and ErrorTypeInvalid are the types of the application
+// errors with which a directly started workflow fails.
+const (
+	ErrorTypeConflict = "RefundConflict" // the id was accepted with other content
+	ErrorTypeInvalid  = "RefundInvalid"  // the input is no valid refund
+)

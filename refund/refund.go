@@ -220,6 +220,18 @@ func (c Case) NextSeq(kind CallKind) int {
 	return next
 }
 
+// CountAttempts counts the automatic sends of the current generation that may
+// have reached the provider, from the calls.
+func (c Case) CountAttempts() int {
+	n := 0
+	for _, call := range c.Calls {
+		if call.Key.Generation == c.Generation && call.Key.Kind == KindSubmit && call.Origin != OriginManual && call.MayHaveReached() {
+			n++
+		}
+	}
+	return n
+}
+
 // Event is one line of a case's trail that is not a call: acceptance,
 // decisions, changes of state, what people did.
 type Event struct {

@@ -1,0 +1,122 @@
+// Package activities is what the Refund workflow does to the world: calls to
+// the provider, on the account's egress queue, and the case's bookkeeping, on
+// the queue that all orchestrators share.
+//
+// A call reports what became of it as a result, never as an error. An error
+// from a bookkeeping activity means that the ledger could not be asked;
+// Temporal repeats the activity until it can.
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+
+	"refundgate/internal/telemetry"
+	"refundgate/ledger"
+	"refundgate/refund"
+)
+
+// Cases is the part of the ledger that keeps cases.
+type Cases interface {
+	Accept(ctx context.Context, r refund.Refund, deadline time.Duration) (refund.Case, bool, error)
+	Save(ctx context.Context, change ledger.Change) error
+}
+
+// CallRecords is the part of the ledger that keeps the outcomes of calls.
+type CallRecords interface {
+	Call(ctx context.Context, key refund.CallKey) (refund.Call, error)
+	Complete(ctx context.Context, call refund.Call) error
+	Abandon(ctx context.Context, call refund.Call) (refund.Call, error)
+}
+
+// Bookkeeping holds the activities that read and write the ledger.
+type Bookkeeping struct {
+	Cases Cases
+	Calls CallRecords
+	// Policies maps each configured account to its policy.
+	Policies map[string]refund.Policy
+	Log      *slog.Logger
+}
+
+// OpenCase returns the case of a refund with everything that earlier runs
+// recorded, and the policy to decide by. A refund that the ledger doesn't know
+// yet, because its workflow was started directly, is accepted here by the same
+// rules as at the intake. What can't become a case is an error that isn't
+// retried, and nothing was sent.
+func (b *Bookkeeping) OpenCase(ctx context.Context, in refund.OpenInput) (refund.OpenResult, error) {
+	r := in.Refund
+	if err := r.Validate(); err != nil {
+		return refund.OpenResult{}, temporal.NewNonRetryableApplicationError(err.Error(), refund.ErrorTypeInvalid, nil)
+	}
+	policy, ok := b.Policies[r.Account]
+	if !ok {
+		msg := fmt.Sprintf("account %q is not configured on this worker", r.Account)
+		return refund.OpenResult{}, temporal.NewNonRetryableApplicationError(msg, refund.ErrorTypeInvalid, nil)
+	}
+	c, created, err := b.Cases.Accept(ctx, r, policy.Deadline)
+	var exceeded *ledger.PaymentExceededError
+	var mismatch *ledger.PaymentMismatchError
+	switch {
+	case errors.Is(err, ledger.ErrConflict):
+		return refund.OpenResult{}, temporal.NewNonRetryableApplicationError(err.Error(), refund.ErrorTypeConflict, nil)
+	case errors.As(err, &exceeded), errors.As(err, &mismatch):
+		return refund.OpenResult{}, temporal.NewNonRetryableApplicationError(err.Error(), refund.ErrorTypeInvalid, nil)
+	case err != nil:
+		return refund.OpenResult{}, fmt.Errorf("opening the case: %w", err)
+	}
+	if created {
+		telemetry.Event(ctx, b.Log, slog.LevelInfo, telemetry.EventRefundAccepted,
+			slog.String(telemetry.KeyRefundID, r.ID), slog.String(telemetry.KeyAccount, r.Account), slog.String("door", "workflow"))
+	}
+	return refund.OpenResult{Case: c, Policy: policy}, nil
+}
+
+// SaveCase records where a case stands.
+func (b *Bookkeeping) SaveCase(ctx context.Context, in refund.SaveInput) (refund.SaveResult, error) {
+	err := b.Cases.Save(ctx, ledger.Change{
+		RefundID: in.RefundID, Status: in.Status, ReviewReason: in.ReviewReason, ProviderRefundID: in.ProviderRefundID,
+		Event: &refund.Event{
+			// The time of the first try, so that a repeat writes the same row.
+			At: activity.GetInfo(ctx).ScheduledTime, Actor: "workflow",
+			Action: "status." + string(in.Status), Detail: in.Detail,
+		},
+	})
+	if errors.Is(err, ledger.ErrClosed) {
+		return refund.SaveResult{Superseded: true}, nil
+	}
+	if err != nil {
+		return refund.SaveResult{}, fmt.Errorf("saving the case: %w", err)
+	}
+	id := slog.String(telemetry.KeyRefundID, in.RefundID)
+	switch {
+	case in.Status == refund.StatusReview:
+		telemetry.Event(ctx, b.Log, slog.LevelWarn, telemetry.EventRefundReview, id, slog.String("reason", string(in.ReviewReason)))
+	case in.Status.Final():
+		telemetry.Event(ctx, b.Log, slog.LevelInfo, telemetry.EventRefundSettled, id, slog.String("status", string(in.Status)))
+	}
+	return refund.SaveResult{}, nil
+}
+
+// RecordCall writes an outcome that the egress could not write itself.
+func (b *Bookkeeping) RecordCall(ctx context.Context, call refund.Call) error {
+	if err := b.Calls.Complete(ctx, call); err != nil {
+		return fmt.Errorf("recording the call: %w", err)
+	}
+	return nil
+}
+
+// ResolveCall finds out what became of a call whose activity ended without a
+// result, and makes sure that it can't be sent any more if it wasn't.
+func (b *Bookkeeping) ResolveCall(ctx context.Context, in refund.CallInput) (refund.CallResult, error) {
+	call, err := b.Calls.Abandon(ctx, refund.Call{Key: in.Key, Origin: in.Origin, Account: in.Account})
+	if err != nil {
+		return refund.CallResult{}, fmt.Errorf("resolving the call: %w", err)
+	}
+	return refund.CallResult{Call: call, Repeat: true}, nil
+}

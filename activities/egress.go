@@ -1,0 +1,308 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+
+	"refundgate/internal/telemetry"
+	"refundgate/ledger"
+	"refundgate/limiter"
+	"refundgate/provider"
+	"refundgate/refund"
+)
+
+// heartbeatEvery is how often a call tells the server that its worker lives
+// and learns of a cancellation. The workflow's heartbeat time-out is five
+// times as long.
+const heartbeatEvery = 2 * time.Second
+
+// Gate is the account's way out.
+type Gate interface {
+	Do(ctx context.Context, call limiter.Call) (limiter.Passage, error)
+	Ahead(key refund.CallKey) (int, bool)
+}
+
+// Brake stops the gate: for a while, or until a person has acted.
+type Brake interface {
+	Pause(until time.Time, why string)
+	Refuse(code string, cause error)
+}
+
+// Intents records, on the session that proves the right to send, that a call
+// is about to be made, and returns the bytes to send.
+type Intents interface {
+	Intent(ctx context.Context, in ledger.Intent) ([]byte, error)
+}
+
+// Egress holds the activities that call one account's provider. Exactly one
+// process runs them at any time.
+type Egress struct {
+	Account string
+	Gate    Gate
+	Brake   Brake
+	Intents Intents
+	Calls   CallRecords
+	Adapter provider.Adapter
+	Log     *slog.Logger
+
+	mu      sync.Mutex
+	running map[refund.CallKey]*execution
+}
+
+// execution is a call that is being made by this process.
+type execution struct {
+	done   chan struct{}
+	result refund.CallResult
+}
+
+// place is what a waiting call heartbeats.
+type place struct {
+	Ahead int `json:"calls_ahead"`
+}
+
+// SubmitRefund sends the refund once, or returns what became of it before.
+func (e *Egress) SubmitRefund(ctx context.Context, in refund.CallInput) (refund.CallResult, error) {
+	return e.once(ctx, in)
+}
+
+// CheckRefund asks the provider once what became of the refund.
+func (e *Egress) CheckRefund(ctx context.Context, in refund.CallInput) (refund.CallResult, error) {
+	return e.once(ctx, in)
+}
+
+// once makes sure that a call key is worked on by one execution at a time: a
+// repeat (a reset workflow, a second start) waits for the first one's result.
+func (e *Egress) once(ctx context.Context, in refund.CallInput) (refund.CallResult, error) {
+	stop := e.heartbeat(ctx, in.Key)
+	defer stop()
+
+	e.mu.Lock()
+	if first, ok := e.running[in.Key]; ok {
+		e.mu.Unlock()
+		select {
+		case <-first.done:
+			e.duplicate(ctx, in)
+			res := first.result
+			res.Repeat = true
+			return res, nil
+		case <-ctx.Done():
+			return refund.CallResult{}, fmt.Errorf("waiting for the first execution of %s: %w", in.Key, ctx.Err())
+		}
+	}
+	if e.running == nil {
+		e.running = map[refund.CallKey]*execution{}
+	}
+	x := &execution{done: make(chan struct{})}
+	e.running[in.Key] = x
+	e.mu.Unlock()
+
+	// Should the adapter panic, whoever waits gets "unknown".
+	x.result = refund.CallResult{Call: finished(newCall(in), refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeLost})}
+	defer func() {
+		e.mu.Lock()
+		delete(e.running, in.Key)
+		e.mu.Unlock()
+		close(x.done)
+	}()
+	x.result = e.make(ctx, in)
+	return x.result, nil
+}
+
+// make looks the call up, makes it if it wasn't made before, and records what
+// became of it.
+func (e *Egress) make(ctx context.Context, in refund.CallInput) refund.CallResult {
+	recorded, err := e.Calls.Call(ctx, in.Key)
+	switch {
+	case err == nil:
+		return e.repeat(ctx, in, recorded)
+	case !errors.Is(err, ledger.ErrNotFound):
+		return e.notSent(ctx, newCall(in), storageFailure())
+	}
+
+	call := newCall(in)
+	intent := ledger.Intent{Call: call, IdempotencyKey: refund.IdempotencyKey(in.Key.RefundID, in.Key.Generation), MaxAttempts: in.MaxAttempts}
+	if in.Key.Kind == refund.KindSubmit {
+		if intent.Body, err = e.Adapter.Encode(in.Refund); err != nil {
+			e.Log.ErrorContext(ctx, "the adapter can't express this refund", telemetry.KeyCallKey, in.Key.String(), "error", err)
+			return e.notSent(ctx, call, unsupported())
+		}
+	}
+	var body []byte
+	var answer refund.Result
+	var intended bool
+	passage, err := e.Gate.Do(ctx, limiter.Call{
+		Key: in.Key, Group: in.Origin.Group(), AcceptedAt: in.AcceptedAt, Deadline: in.Deadline,
+		Intent: func(ctx context.Context) error {
+			intent.Call.IntentAt = time.Now()
+			stored, err := e.Intents.Intent(ctx, intent)
+			if err != nil {
+				return e.refusedIntent(err)
+			}
+			body, intended, call.IntentAt = stored, true, intent.Call.IntentAt
+			return nil
+		},
+		Send: func(ctx context.Context, t *limiter.Ticket) {
+			if in.Key.Kind == refund.KindSubmit {
+				answer = e.Adapter.Submit(ctx, t, provider.Submission{Refund: in.Refund, Key: intent.IdempotencyKey, Body: body})
+			} else {
+				answer = e.Adapter.Check(ctx, t, provider.Query{Refund: in.Refund, ProviderRefundID: in.ProviderRefundID})
+			}
+		},
+	})
+	if err != nil {
+		res := e.notSent(ctx, call, notSentResult(err))
+		if errors.Is(err, ledger.ErrDuplicateCall) {
+			// Another process recorded this key between the look-up and now.
+			return e.recall(ctx, in, res)
+		}
+		if intended {
+			res.Unrecorded = !e.record(ctx, res.Call)
+		}
+		return res
+	}
+
+	call.StartedAt, call.FinishedAt = &passage.StartedAt, &passage.FinishedAt
+	call.StartedMono, call.InFlight = int64(passage.StartedMono), passage.InFlight
+	call.Result = sentResult(answer, passage, in.Deadline)
+	e.react(call.Result)
+	e.logFinished(ctx, call, passage)
+	return refund.CallResult{Call: call, Unrecorded: !e.record(ctx, call)}
+}
+
+// repeat answers a call whose key was used before.
+func (e *Egress) repeat(ctx context.Context, in refund.CallInput, recorded refund.Call) refund.CallResult {
+	e.duplicate(ctx, in)
+	if recorded.Done() {
+		return refund.CallResult{Call: recorded, Repeat: true}
+	}
+	// An intent without an outcome that isn't this process's: whoever wrote it
+	// is gone, and what it did is unknown.
+	abandoned, err := e.Calls.Abandon(ctx, newCall(in))
+	if err != nil {
+		return refund.CallResult{
+			Call:       finished(recorded, refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeLost}),
+			Unrecorded: true, Repeat: true,
+		}
+	}
+	return refund.CallResult{Call: abandoned, Repeat: true}
+}
+
+// recall reads what is recorded for a key that turned out to be used.
+func (e *Egress) recall(ctx context.Context, in refund.CallInput, otherwise refund.CallResult) refund.CallResult {
+	recorded, err := e.Calls.Call(ctx, in.Key)
+	if err != nil {
+		return otherwise
+	}
+	return e.repeat(ctx, in, recorded)
+}
+
+// refusedIntent stops the gate when the proof of ownership is gone, and says
+// in the gate's terms why the call must not be sent.
+func (e *Egress) refusedIntent(err error) error {
+	if errors.Is(err, ledger.ErrLockLost) {
+		e.Brake.Refuse(refund.CodeNotOwner, err)
+	}
+	return intentFailure(err)
+}
+
+// react slows or stops the account where the answer was about all of it.
+func (e *Egress) react(r refund.Result) {
+	if !r.AccountWide {
+		return
+	}
+	switch {
+	case r.Outcome == refund.OutcomeRejected:
+		e.Brake.Refuse(refund.CodeStopped, fmt.Errorf("the provider refused the account's credentials (%s)", r.Code))
+	case r.RetryAt != nil:
+		e.Brake.Pause(*r.RetryAt, r.Code)
+	}
+}
+
+// record writes the outcome and tells whether it was written. The call is
+// over: the end of its context must not keep its outcome from the ledger.
+func (e *Egress) record(ctx context.Context, call refund.Call) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := e.Calls.Complete(ctx, call); err != nil {
+		e.Log.WarnContext(ctx, "the outcome could not be recorded; bookkeeping will", telemetry.KeyCallKey, call.Key.String(), "error", err)
+		return false
+	}
+	return true
+}
+
+// notSent returns the result of a call of which no byte left.
+func (e *Egress) notSent(ctx context.Context, call refund.Call, r refund.Result) refund.CallResult {
+	call = finished(call, r)
+	attrs := append(callAttrs(call), slog.String("code", r.Code))
+	if r.Budget != "" {
+		telemetry.Event(ctx, e.Log, slog.LevelWarn, telemetry.EventCallTimeout, append(callAttrs(call), slog.String(telemetry.KeyBudget, string(r.Budget)))...)
+	}
+	telemetry.Event(ctx, e.Log, slog.LevelInfo, telemetry.EventCallNotSent, attrs...)
+	return refund.CallResult{Call: call}
+}
+
+func (e *Egress) duplicate(ctx context.Context, in refund.CallInput) {
+	telemetry.Event(ctx, e.Log, slog.LevelInfo, telemetry.EventDuplicateStopped, callAttrs(newCall(in))...)
+}
+
+func (e *Egress) logFinished(ctx context.Context, call refund.Call, p limiter.Passage) {
+	r := call.Result
+	attrs := append(callAttrs(call),
+		slog.String("outcome", string(r.Outcome)), slog.String("code", r.Code),
+		slog.Int("http_status", r.HTTPStatus), slog.Int64("duration_ms", p.Duration.Milliseconds()))
+	telemetry.Event(ctx, e.Log, slog.LevelInfo, telemetry.EventCallFinished, attrs...)
+	if r.Budget != "" {
+		telemetry.Event(ctx, e.Log, slog.LevelWarn, telemetry.EventCallTimeout, append(callAttrs(call), slog.String(telemetry.KeyBudget, string(r.Budget)))...)
+	}
+}
+
+// callAttrs are the attributes that all events of a call share.
+func callAttrs(call refund.Call) []slog.Attr {
+	return []slog.Attr{
+		slog.String(telemetry.KeyRefundID, call.Key.RefundID),
+		slog.String(telemetry.KeyAccount, call.Account),
+		slog.String(telemetry.KeyKind, string(call.Key.Kind)),
+		slog.Int(telemetry.KeySeq, call.Key.Seq),
+		slog.String("origin", string(call.Origin)),
+		slog.String(telemetry.KeyCallKey, call.Key.String()),
+	}
+}
+
+// heartbeat tells the server, until stop is called, that the call is alive and
+// how many go before it.
+func (e *Egress) heartbeat(ctx context.Context, key refund.CallKey) (stop func()) {
+	if !activity.IsActivity(ctx) {
+		return func() {}
+	}
+	end := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(heartbeatEvery)
+		defer tick.Stop()
+		for {
+			ahead, _ := e.Gate.Ahead(key)
+			activity.RecordHeartbeat(ctx, place{Ahead: ahead})
+			select {
+			case <-tick.C:
+			case <-end:
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(end) })
+}
+
+func newCall(in refund.CallInput) refund.Call {
+	return refund.Call{Key: in.Key, Origin: in.Origin, Account: in.Account, IntentAt: time.Now()}
+}
+
+func finished(call refund.Call, r refund.Result) refund.Call {
+	now := time.Now()
+	call.FinishedAt, call.Result = &now, r
+	return call
+}

@@ -1,0 +1,67 @@
+package refund
+
+import "time"
+
+// The inputs and results that the workflow and its activities exchange. They
+// end up in histories: fields are added, never renamed or reused.
+
+// OpenInput asks the ledger for the case of a refund; a refund that isn't
+// there yet (its workflow was started directly) is accepted.
+type OpenInput struct {
+	Refund Refund `json:"refund"`
+}
+
+// OpenResult is the case as the ledger knows it and the policy to decide by.
+type OpenResult struct {
+	Case   Case   `json:"case"`
+	Policy Policy `json:"policy"`
+}
+
+// CallInput asks the egress for one call.
+type CallInput struct {
+	Key     CallKey `json:"key"`
+	Origin  Origin  `json:"origin"`
+	Account string  `json:"account"`
+	Refund  Refund  `json:"refund"`
+	// AcceptedAt orders the calls of a group.
+	AcceptedAt time.Time `json:"accepted_at"`
+	// Deadline is the end of the case's automatic time.
+	Deadline         time.Time `json:"deadline"`
+	MaxAttempts      int       `json:"max_attempts"`
+	ProviderRefundID string    `json:"provider_refund_id,omitempty"`
+}
+
+// CallResult is what became of a call.
+type CallResult struct {
+	Call Call `json:"call"`
+	// Unrecorded: the ledger was away when the outcome came; bookkeeping has
+	// to write it.
+	Unrecorded bool `json:"unrecorded,omitempty"`
+	// Repeat: nothing was sent now; this is what an earlier execution of the
+	// same call recorded.
+	Repeat bool `json:"repeat,omitempty"`
+}
+
+// SaveInput records where a case stands now.
+type SaveInput struct {
+	RefundID         string       `json:"refund_id"`
+	Status           Status       `json:"status"`
+	ReviewReason     ReviewReason `json:"review_reason,omitempty"`
+	ProviderRefundID string       `json:"provider_refund_id,omitempty"`
+	// Detail says in words what led here.
+	Detail string `json:"detail"`
+}
+
+// SaveResult tells whether the ledger had another final result already; then
+// nothing was changed and that result stands.
+type SaveResult struct {
+	Superseded bool `json:"superseded,omitempty"`
+}
+
+// Closing is a workflow's result: how the case ended.
+type Closing struct {
+	Status           Status `json:"status"`
+	Attempts         int    `json:"attempts"`
+	ProviderRefundID string `json:"provider_refund_id,omitempty"`
+	Detail           string `json:"detail"`
+}

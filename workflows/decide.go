@@ -1,0 +1,308 @@
+package workflows
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"refundgate/refund"
+)
+
+// StepKind is what a case does next.
+type StepKind string
+
+const (
+	StepSubmit StepKind = "submit" // send the refund
+	StepCheck  StepKind = "check"  // ask what became of it
+	StepReview StepKind = "review" // hand the case to people
+	StepClose  StepKind = "close"  // the result is final
+)
+
+// Step is the decision about a case.
+type Step struct {
+	Kind StepKind
+	// At is the earliest instant of a submit or check; due does not mean sent.
+	At     time.Time
+	Origin refund.Origin // of a submit or check
+	// Status is where the case stands while the step waits, or ends.
+	Status refund.Status
+	Reason refund.ReviewReason // of a review
+	Why    string              // for people
+}
+
+// Decide returns the next step of the case. It is pure and total: it looks at
+// nothing but its arguments, and every case has a next step.
+//
+// The order of the questions is the order of precedence: a definite fact ends
+// the case; then the deadline hands it over; then what may have been executed
+// is asked about; and only a case of which nothing may be under way at the
+// provider is sent.
+func Decide(c refund.Case, p refund.Policy, now time.Time) Step {
+	if c.Status.Final() {
+		return Step{Kind: StepClose, Status: c.Status, Why: "already closed"}
+	}
+	if c.Status == refund.StatusReview {
+		return Step{Kind: StepReview, Status: refund.StatusReview, Reason: c.ReviewReason, Why: "in review"}
+	}
+	f := learn(c, p.Contract)
+	switch {
+	case f.settled != nil:
+		return Step{Kind: StepClose, Status: finalStatus(f.settled.Outcome), Why: describe(*f.settled)}
+	case f.forbidden != "":
+		return review(f.forbidden, "the provider's answer forbids an automatic resend")
+	case !now.Before(c.DeadlineAt):
+		return review(f.deadlineReason(), fmt.Sprintf("no final result by the deadline %s", c.DeadlineAt.UTC().Format(time.RFC3339)))
+	case f.pending:
+		return f.check(c, p, refund.StatusPending, refund.ReviewChecks, "the provider has accepted and not finished")
+	case f.open && f.ambiguous:
+		return f.check(c, p, refund.StatusUnknown, refund.ReviewAmbiguousReject, "the reject may be the echo of an attempt that worked")
+	case f.open:
+		return f.check(c, p, refund.StatusUnknown, refund.ReviewChecks, "an attempt may have been executed")
+	case f.ambiguous:
+		return review(refund.ReviewAmbiguousReject, "the provider refuses as if it had been refunded, and checks find no refund of ours")
+	case f.attempts >= p.MaxAttempts:
+		return review(refund.ReviewAttempts, fmt.Sprintf("all %d attempts are used and the provider accepted none", p.MaxAttempts))
+	case f.mayHaveRun && !p.Contract.IdempotentResends:
+		return review(refund.ReviewNoSafeResend, "the provider's contract does not make a resend safe")
+	case f.attempts > 0 && p.Contract.KeyLifetime > 0 && now.Sub(f.firstUse) >= p.Contract.KeyLifetime:
+		return review(refund.ReviewKeyExpired, "the idempotency key is past its lifetime")
+	default:
+		return f.submit(c, p, now)
+	}
+}
+
+func review(reason refund.ReviewReason, why string) Step {
+	return Step{Kind: StepReview, Status: refund.StatusReview, Reason: reason, Why: why}
+}
+
+func finalStatus(o refund.Outcome) refund.Status {
+	if o == refund.OutcomeSucceeded {
+		return refund.StatusSucceeded
+	}
+	return refund.StatusRejected
+}
+
+// facts is what the calls of the current generation have taught.
+type facts struct {
+	settled    *refund.Result      // a definite final answer
+	forbidden  refund.ReviewReason // set: no automatic send may follow
+	attempts   int                 // automatic sends that may have reached the provider
+	firstUse   time.Time           // of the idempotency key
+	mayHaveRun bool                // some attempt was unknown, even if found absent since
+	open       bool                // an attempt may have been executed and isn't accounted for
+	since      time.Time           // when the last such attempt ended
+	ambiguous  bool                // the latest answer was a reject that may be an echo
+	pending    bool                // the provider has the refund and works on it
+	missing    int                 // checks in a row that found no trace
+	checks     int                 // automatic checks made
+	checksRow  int                 // checks since the last send
+	notSentRow int                 // calls in a row that were not sent
+	lastEnd    time.Time           // when the last call ended
+	retryAt    time.Time           // the provider asked not to be called before
+}
+
+// learn reads the calls of the current generation in order.
+func learn(c refund.Case, contract refund.Contract) facts {
+	f := facts{lastEnd: c.AcceptedAt}
+	for _, call := range c.Calls {
+		if call.Key.Generation != c.Generation {
+			continue
+		}
+		f.lastEnd = endOf(call)
+		r := call.Result
+		if r.NeverResend && f.forbidden == "" {
+			f.forbidden = refund.ReviewMismatch
+			if r.Code == refund.CodeUnsupported {
+				f.forbidden = refund.ReviewUnsupported
+			}
+		}
+		if call.Done() && r.Outcome == refund.OutcomeNotSent {
+			f.notSentRow++
+			continue
+		}
+		f.notSentRow = 0
+		if r.RetryAt != nil && r.RetryAt.After(f.retryAt) {
+			f.retryAt = *r.RetryAt
+		}
+		switch call.Key.Kind {
+		case refund.KindSubmit:
+			f.learnSubmit(call)
+		case refund.KindCheck:
+			f.learnCheck(call, contract)
+		}
+	}
+	// The ledger's count stands where this history knows less than it.
+	f.attempts = max(f.attempts, c.Attempts)
+	return f
+}
+
+func (f *facts) learnSubmit(call refund.Call) {
+	if call.Origin != refund.OriginManual {
+		f.attempts++
+	}
+	if f.firstUse.IsZero() {
+		f.firstUse = call.IntentAt
+	}
+	f.checksRow, f.missing = 0, 0
+	r := call.Result
+	switch r.Outcome {
+	case refund.OutcomeSucceeded:
+		f.settle(r)
+	case refund.OutcomePending:
+		f.pending, f.open = true, false
+	case refund.OutcomeBusy:
+		// Not accepted, and said so. What was open before stays open.
+	case refund.OutcomeRejected:
+		switch {
+		case r.AccountWide:
+			// About our credentials, not about the refund.
+		case r.Ambiguous && f.mayHaveRun:
+			f.ambiguous, f.open, f.since = true, true, endOf(call)
+		default:
+			f.settle(r)
+		}
+	default: // unknown, or no outcome was ever recorded
+		f.mayHaveRun, f.open, f.since, f.ambiguous = true, true, endOf(call), false
+	}
+}
+
+func (f *facts) learnCheck(call refund.Call, contract refund.Contract) {
+	if call.Origin != refund.OriginManual {
+		f.checks++
+	}
+	f.checksRow++
+	r := call.Result
+	switch r.Outcome {
+	case refund.OutcomeSucceeded:
+		f.settle(r)
+	case refund.OutcomePending:
+		f.pending, f.open, f.missing = true, false, 0
+	case refund.OutcomeRejected:
+		if !r.AccountWide {
+			f.settle(r)
+		}
+	case refund.OutcomeNotFound:
+		if !f.open {
+			return
+		}
+		f.missing++
+		asked := call.IntentAt
+		if call.StartedAt != nil {
+			asked = *call.StartedAt
+		}
+		longEnough := contract.NotFoundAfter > 0 && asked.Sub(f.since) >= contract.NotFoundAfter
+		if longEnough && f.missing >= contract.NotFoundChecks {
+			f.open = false
+		}
+	default: // busy or unreadable: nothing learnt
+	}
+}
+
+// settle keeps the first definite answer: a final state never regresses.
+func (f *facts) settle(r refund.Result) {
+	if f.settled == nil {
+		f.settled = &r
+	}
+}
+
+func (f *facts) deadlineReason() refund.ReviewReason {
+	switch {
+	case f.pending:
+		return refund.ReviewDeadlinePending
+	case f.open:
+		return refund.ReviewDeadlineUnknown
+	case f.attempts == 0:
+		return refund.ReviewDeadlineUnsent
+	default:
+		return refund.ReviewDeadlineBusy
+	}
+}
+
+// check schedules the next result check, or hands the case over if all are
+// used.
+func (f *facts) check(c refund.Case, p refund.Policy, status refund.Status, exhausted refund.ReviewReason, why string) Step {
+	if f.checks >= p.Checks.Max {
+		return review(exhausted, fmt.Sprintf("%s, and all %d checks are used", why, p.Checks.Max))
+	}
+	u := spread(c, refund.KindCheck)
+	at := f.lastEnd.Add(checkInterval(p.Checks, f.checksRow, u))
+	return Step{
+		Kind: StepCheck, Origin: refund.OriginCheck, Status: status, Why: why,
+		At: latest(at, f.retryAt, f.notSentUntil(p)),
+	}
+}
+
+// checkInterval is the wait before the (n+1)th check since the last send, for
+// a uniform u in [0, 1).
+func checkInterval(c refund.Checks, n int, u float64) time.Duration {
+	base := math.Min(float64(c.Initial)*math.Pow(c.Factor, float64(n)), float64(c.Cap))
+	return time.Duration(math.Min(base*(1+c.Jitter*(2*u-1)), float64(c.Cap)))
+}
+
+// submit schedules the next send.
+func (f *facts) submit(c refund.Case, p refund.Policy, now time.Time) Step {
+	if f.attempts == 0 {
+		return Step{
+			Kind: StepSubmit, Origin: refund.OriginFirst, Status: refund.StatusQueued, Why: "first attempt",
+			At: latest(now, f.notSentUntil(p)),
+		}
+	}
+	at := f.lastEnd
+	if len(p.Backoff) > 0 {
+		r := p.Backoff[min(f.attempts, len(p.Backoff))-1]
+		at = at.Add(r.Min + time.Duration(spread(c, refund.KindSubmit)*float64(r.Max-r.Min)))
+	}
+	return Step{
+		Kind: StepSubmit, Origin: refund.OriginRetry, Status: refund.StatusRetrying,
+		Why: fmt.Sprintf("attempt %d of %d; the provider has accepted none so far", f.attempts+1, p.MaxAttempts),
+		At:  latest(at, f.retryAt, f.notSentUntil(p)),
+	}
+}
+
+// notSentUntil is the end of the wait after calls that were not sent: they use
+// up no attempt, but trying again at once would only turn the wheel.
+func (f *facts) notSentUntil(p refund.Policy) time.Time {
+	if f.notSentRow == 0 {
+		return time.Time{}
+	}
+	wait := float64(p.NotSentInitial) * math.Pow(2, float64(f.notSentRow-1))
+	return f.lastEnd.Add(time.Duration(math.Min(wait, float64(p.NotSentMax))))
+}
+
+// spread returns a number in [0, 1) that is uniform over calls and always the
+// same for one call: jitter without randomness, so a replay decides alike.
+func spread(c refund.Case, kind refund.CallKind) float64 {
+	key := refund.CallKey{RefundID: c.Refund.ID, Generation: c.Generation, Kind: kind, Seq: c.NextSeq(kind)}
+	sum := sha256.Sum256([]byte(key.String()))
+	return float64(binary.BigEndian.Uint64(sum[:8])>>11) / (1 << 53)
+}
+
+func endOf(call refund.Call) time.Time {
+	switch {
+	case call.FinishedAt != nil:
+		return *call.FinishedAt
+	case call.StartedAt != nil:
+		return *call.StartedAt
+	default:
+		return call.IntentAt
+	}
+}
+
+func latest(times ...time.Time) time.Time {
+	return slices.MaxFunc(times, time.Time.Compare)
+}
+
+// describe puts a result into words for people.
+func describe(r refund.Result) string {
+	s := string(r.Outcome)
+	if r.Code != "" {
+		s += " (" + r.Code + ")"
+	}
+	if r.Budget != "" {
+		s += ", " + string(r.Budget) + " budget used up"
+	}
+	return s
+}

@@ -1,0 +1,231 @@
+// Package workflows holds the Refund workflow: one per refund, from its
+// acceptance to a final result or to the hands of people. What to do next is
+// decided by Decide, a pure function of the case and the policy; the workflow
+// waits, calls activities and remembers what they learnt.
+//
+// Workflow code is deterministic: no clock but workflow.Now, no randomness, no
+// I/O. Every change must keep old histories replaying; see the replay test.
+package workflows
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"refundgate/refund"
+)
+
+// Refund owns one refund. Its input is what the order service submitted; it
+// returns when the case has a final result. A case in review stays open.
+func Refund(ctx workflow.Context, r refund.Refund) (refund.Closing, error) {
+	w, err := setup(ctx, r)
+	if err != nil {
+		return refund.Closing{}, err
+	}
+	return w.run()
+}
+
+// refundWorkflow is the state of one run.
+type refundWorkflow struct {
+	ctx    workflow.Context
+	log    interface{ Info(string, ...any) }
+	policy refund.Policy
+	// c is the case as this run knows it: opened from the ledger, then kept
+	// up to date with every call.
+	c refund.Case
+	// saved is the status that the ledger holds.
+	saved refund.Status
+	// shown is what the search attributes say; setting them anew costs an
+	// event in the history.
+	shown shown
+}
+
+// setup opens the case from the ledger, which knows every call and decision of
+// earlier runs, and registers the handlers.
+func setup(ctx workflow.Context, r refund.Refund) (*refundWorkflow, error) {
+	// Cancelling a workflow can't take back what a provider may have done, so
+	// it must not lose the case either: the run goes on, and people settle it.
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	w := &refundWorkflow{ctx: ctx, log: workflow.GetLogger(ctx)}
+	w.c.Refund = r
+	err := workflow.SetQueryHandlerWithOptions(ctx, refund.QueryCase,
+		func() (refund.Case, error) { return w.c, nil },
+		workflow.QueryHandlerOptions{Description: "The case: status, attempts, every call and what it meant"})
+	if err != nil {
+		return nil, fmt.Errorf("registering the query %q: %w", refund.QueryCase, err)
+	}
+	return w, w.open()
+}
+
+// open reads the case from the ledger.
+func (w *refundWorkflow) open() error {
+	var res refund.OpenResult
+	ctx := workflow.WithActivityOptions(w.ctx, bookkeepingOptions("read the case from the ledger"))
+	if err := workflow.ExecuteActivity(ctx, refund.ActivityOpen, refund.OpenInput{Refund: w.c.Refund}).Get(ctx, &res); err != nil {
+		return fmt.Errorf("opening the case: %w", err)
+	}
+	w.c, w.policy, w.saved = res.Case, res.Policy, res.Case.Status
+	return nil
+}
+
+// run decides and does until the case is closed.
+func (w *refundWorkflow) run() (refund.Closing, error) {
+	for {
+		step := Decide(w.c, w.policy, workflow.Now(w.ctx))
+		superseded, err := w.enter(step)
+		if err != nil {
+			return refund.Closing{}, err
+		}
+		if superseded {
+			continue
+		}
+		switch step.Kind {
+		case StepClose:
+			return refund.Closing{
+				Status: w.c.Status, Attempts: w.c.Attempts,
+				ProviderRefundID: w.c.ProviderRefundID, Detail: step.Why,
+			}, nil
+		case StepReview:
+			if err := w.park(); err != nil {
+				return refund.Closing{}, err
+			}
+		case StepSubmit, StepCheck:
+			if wait := w.untilDue(step); wait > 0 {
+				if err := w.sleep(wait, step); err != nil {
+					return refund.Closing{}, err
+				}
+				continue // the deadline may have come meanwhile
+			}
+			if err := w.call(step); err != nil {
+				return refund.Closing{}, err
+			}
+		}
+	}
+}
+
+// untilDue returns how long the step has to wait, cut off by the deadline.
+func (w *refundWorkflow) untilDue(step Step) time.Duration {
+	at := step.At
+	if w.c.DeadlineAt.Before(at) {
+		at = w.c.DeadlineAt
+	}
+	return at.Sub(workflow.Now(w.ctx))
+}
+
+func (w *refundWorkflow) sleep(d time.Duration, step Step) error {
+	summary := fmt.Sprintf("before the next %s: %s", step.Kind, step.Why)
+	err := workflow.NewTimerWithOptions(w.ctx, d, workflow.TimerOptions{Summary: short(summary)}).Get(w.ctx, nil)
+	if err != nil {
+		return fmt.Errorf("waiting for the next %s: %w", step.Kind, err)
+	}
+	return nil
+}
+
+// park keeps the case open while people have it.
+func (w *refundWorkflow) park() error {
+	if err := workflow.Await(w.ctx, func() bool { return w.c.Status != refund.StatusReview }); err != nil {
+		return fmt.Errorf("waiting in review: %w", err)
+	}
+	return nil
+}
+
+// enter records where the case stands now, in the ledger first and then where
+// operators look. It reports true if the ledger had a final result already;
+// then the case is that one and has to be decided anew.
+func (w *refundWorkflow) enter(step Step) (superseded bool, err error) {
+	if step.Status != w.saved {
+		var res refund.SaveResult
+		ctx := workflow.WithActivityOptions(w.ctx, bookkeepingOptions("record "+string(step.Status)))
+		in := refund.SaveInput{
+			RefundID: w.c.Refund.ID, Status: step.Status, ReviewReason: step.Reason,
+			ProviderRefundID: w.c.ProviderRefundID, Detail: step.Why,
+		}
+		if err := workflow.ExecuteActivity(ctx, refund.ActivitySave, in).Get(ctx, &res); err != nil {
+			return false, fmt.Errorf("recording the status %s: %w", step.Status, err)
+		}
+		if res.Superseded {
+			return true, w.open()
+		}
+	}
+	w.saved, w.c.Status, w.c.ReviewReason = step.Status, step.Status, step.Reason
+	return false, w.show(step)
+}
+
+// call makes one call through the egress and learns from it.
+func (w *refundWorkflow) call(step Step) error {
+	kind := refund.KindSubmit
+	if step.Kind == StepCheck {
+		kind = refund.KindCheck
+	}
+	in := refund.CallInput{
+		Key: refund.CallKey{
+			RefundID: w.c.Refund.ID, Generation: w.c.Generation,
+			Kind: kind, Seq: w.c.NextSeq(kind),
+		},
+		Origin: step.Origin, Account: w.c.Refund.Account, Refund: w.c.Refund,
+		AcceptedAt: w.c.AcceptedAt, Deadline: w.c.DeadlineAt,
+		MaxAttempts: w.policy.MaxAttempts, ProviderRefundID: w.c.ProviderRefundID,
+	}
+	res, err := w.execute(in)
+	if err != nil {
+		return err
+	}
+	return w.learn(res)
+}
+
+// execute runs the call's activity on the account's egress. Whatever happens
+// to the activity itself, the ledger knows what happened to the call.
+func (w *refundWorkflow) execute(in refund.CallInput) (refund.CallResult, error) {
+	activity := refund.ActivitySubmit
+	if in.Key.Kind == refund.KindCheck {
+		activity = refund.ActivityCheck
+	}
+	var res refund.CallResult
+	left := w.c.DeadlineAt.Sub(workflow.Now(w.ctx))
+	ctx := workflow.WithActivityOptions(w.ctx, egressOptions(in, left, w.policy.CallBudget))
+	err := workflow.ExecuteActivity(ctx, activity, in).Get(ctx, &res)
+	if err == nil {
+		return res, nil
+	}
+	// The worker died, or nobody took the task before the deadline.
+	w.log.Info("the call's activity failed; asking the ledger", "call_key", in.Key.String(), "error", err)
+	ctx = workflow.WithActivityOptions(w.ctx, bookkeepingOptions("find out what became of "+in.Key.String()))
+	if err := workflow.ExecuteActivity(ctx, refund.ActivityResolve, in).Get(ctx, &res); err != nil {
+		return res, fmt.Errorf("resolving the call %s: %w", in.Key, err)
+	}
+	return res, nil
+}
+
+// learn adds the call to the case.
+func (w *refundWorkflow) learn(res refund.CallResult) error {
+	call := res.Call
+	if res.Unrecorded {
+		ctx := workflow.WithActivityOptions(w.ctx, bookkeepingOptions("write the outcome of "+call.Key.String()))
+		if err := workflow.ExecuteActivity(ctx, refund.ActivityRecord, call).Get(ctx, nil); err != nil {
+			return fmt.Errorf("recording the call %s: %w", call.Key, err)
+		}
+	}
+	switch call.Result.Code {
+	case refund.CodeExhausted, refund.CodeClosed:
+		// The ledger knows more than this run, which was reset or is one of
+		// two. Its truth replaces ours.
+		return w.open()
+	}
+	w.c.Calls = append(w.c.Calls, call)
+	w.c.Attempts = max(w.c.Attempts, w.c.CountAttempts())
+	if id := call.Result.ProviderRefundID; id != "" && w.c.ProviderRefundID == "" {
+		w.c.ProviderRefundID = id
+	}
+	return nil
+}
+
+// short bounds a summary to what the server takes.
+func short(s string) string {
+	const limit = 200 // bytes; the server's limit is 400
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "..."
+}

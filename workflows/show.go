@@ -1,0 +1,94 @@
+package workflows
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"refundgate/refund"
+)
+
+// Search attributes of a case, as operators filter by them.
+var (
+	keyStatus  = temporal.NewSearchAttributeKeyKeyword(refund.AttributeStatus)
+	keyAccount = temporal.NewSearchAttributeKeyKeyword(refund.AttributeAccount)
+	keyReview  = temporal.NewSearchAttributeKeyKeyword(refund.AttributeReview)
+	keyOwner   = temporal.NewSearchAttributeKeyKeyword(refund.AttributeOwner)
+	keyOrder   = temporal.NewSearchAttributeKeyKeyword(refund.AttributeOrder)
+	keyTries   = temporal.NewSearchAttributeKeyInt64(refund.AttributeTries)
+	keyDue     = temporal.NewSearchAttributeKeyTime(refund.AttributeDue)
+)
+
+// shown is the part of a case that search attributes hold and that changes.
+type shown struct {
+	status   refund.Status
+	reason   refund.ReviewReason
+	owner    string
+	attempts int
+}
+
+// show tells operators where the case stands and what happens next.
+func (w *refundWorkflow) show(step Step) error {
+	c := w.c
+	workflow.SetCurrentDetails(w.ctx, details(c, step))
+	now := shown{c.Status, c.ReviewReason, c.Owner, c.Attempts}
+	if now == w.shown {
+		return nil
+	}
+	updates := []temporal.SearchAttributeUpdate{
+		keyStatus.ValueSet(string(c.Status)),
+		keyAccount.ValueSet(c.Refund.Account),
+		keyOrder.ValueSet(c.Refund.OrderID),
+		keyTries.ValueSet(int64(c.Attempts)),
+		keyDue.ValueSet(c.DeadlineAt),
+	}
+	if c.ReviewReason != "" {
+		updates = append(updates, keyReview.ValueSet(string(c.ReviewReason)))
+	} else if w.shown.reason != "" {
+		updates = append(updates, keyReview.ValueUnset())
+	}
+	if c.Owner != "" {
+		updates = append(updates, keyOwner.ValueSet(c.Owner))
+	}
+	if err := workflow.UpsertTypedSearchAttributes(w.ctx, updates...); err != nil {
+		return fmt.Errorf("setting the search attributes: %w", err)
+	}
+	w.shown = now
+	return nil
+}
+
+// details is the case in Markdown, for the Web UI.
+func details(c refund.Case, step Step) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "**%s**: %s\n\n", c.Status, step.Why)
+	if step.Kind == StepSubmit || step.Kind == StepCheck {
+		fmt.Fprintf(&b, "Next: %s, not before %s\n\n", step.Kind, stamp(step.At))
+	}
+	fmt.Fprintf(&b, "%s of payment %s, attempts %d, deadline %s\n", c.Refund.Amount, c.Refund.PaymentID, c.Attempts, stamp(c.DeadlineAt))
+	if c.ProviderRefundID != "" {
+		fmt.Fprintf(&b, "\nProvider's id: %s\n", c.ProviderRefundID)
+	}
+	if len(c.Calls) > 0 {
+		b.WriteString("\n| call | why | started | outcome |\n|---|---|---|---|\n")
+	}
+	for _, call := range c.Calls {
+		started := "not sent"
+		if call.StartedAt != nil {
+			started = stamp(*call.StartedAt)
+		}
+		outcome := "no record"
+		if call.Done() {
+			outcome = describe(call.Result)
+		}
+		fmt.Fprintf(&b, "| %s %d | %s | %s | %s |\n", call.Key.Kind, call.Key.Seq, call.Origin, started, cell(outcome))
+	}
+	return b.String()
+}
+
+// cell keeps text from outside from breaking a Markdown table.
+func cell(s string) string { return strings.NewReplacer("|", `\|`, "\n", " ").Replace(s) }
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
