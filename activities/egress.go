@@ -211,16 +211,21 @@ func (e *Egress) refusedIntent(err error) error {
 	return intentFailure(err)
 }
 
-// react slows or stops the account where the answer was about all of it.
+// quotaPause is how long the account rests after an answer about its quota
+// that doesn't say how long.
+const quotaPause = time.Second
+
+// react slows or stops the account where the answer was about all of it: a
+// quota that is used up passes, refused credentials need a person.
 func (e *Egress) react(r refund.Result) {
-	if !r.AccountWide {
-		return
-	}
 	switch {
-	case r.Outcome == refund.OutcomeRejected:
-		e.Brake.Refuse(refund.CodeStopped, fmt.Errorf("the provider refused the account's credentials (%s)", r.Code))
-	case r.RetryAt != nil:
+	case !r.AccountWide:
+	case r.Outcome == refund.OutcomeBusy && r.RetryAt != nil:
 		e.Brake.Pause(*r.RetryAt, r.Code)
+	case r.Outcome == refund.OutcomeBusy:
+		e.Brake.Pause(time.Now().Add(quotaPause), r.Code)
+	default:
+		e.Brake.Refuse(refund.CodeStopped, fmt.Errorf("the provider refused the account's credentials (%s)", r.Code))
 	}
 }
 

@@ -421,7 +421,8 @@ func TestAnswersAreBoundedAndForTheTargetOnly(t *testing.T) {
 	p, err := g.Do(t.Context(), limiter.Call{Key: key(1), Group: refund.GroupFirst, Intent: noIntent, Send: post(target, &sendErr)})
 	require.NoError(t, err)
 	require.True(t, p.Sent())
-	require.ErrorIs(t, sendErr, limiter.ErrBodyTooLarge)
+	var tooLong *http.MaxBytesError
+	require.ErrorAs(t, sendErr, &tooLong)
 
 	p, err = g.Do(t.Context(), limiter.Call{Key: key(2), Group: refund.GroupFirst, Intent: noIntent, Send: post(parse(t, "http://127.0.0.1:1"), &sendErr)})
 	require.Error(t, err)

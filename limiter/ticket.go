@@ -21,8 +21,6 @@ var (
 	ErrTicketUsed = errors.New("limiter: the ticket has been used; a second send is refused")
 	// ErrWrongTarget: the request isn't for the account's provider.
 	ErrWrongTarget = errors.New("limiter: the request is for another host than the account's")
-	// ErrBodyTooLarge: the answer is longer than Config.MaxBody.
-	ErrBodyTooLarge = errors.New("limiter: the answer is too long")
 )
 
 // TimeoutError says which budget ended a call after its first byte had left.
@@ -62,6 +60,8 @@ type Ticket struct {
 }
 
 // RoundTrip sends the request and returns the answer with its whole body read.
+// A body over Config.MaxBody is an *http.MaxBytesError, a budget that ran out a
+// *TimeoutError.
 func (t *Ticket) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.roundTrip(req)
 	if err != nil && req.Body != nil {
@@ -107,7 +107,7 @@ func (t *Ticket) roundTrip(req *http.Request) (*http.Response, error) {
 		return nil, t.fail(err)
 	}
 	if int64(len(body)) > t.gate.cfg.MaxBody {
-		return nil, t.fail(ErrBodyTooLarge)
+		return nil, t.fail(&http.MaxBytesError{Limit: t.gate.cfg.MaxBody})
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return resp, nil
