@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"go.temporal.io/sdk/client"
+	"golang.org/x/sync/errgroup"
+
+	"refundgate/internal/config"
+	"refundgate/ledger"
+	"refundgate/worker"
+)
+
+const (
+	roleOrchestrator = "orchestrator"
+	roleEgress       = "egress"
+)
+
+func newWorker(a *app) *cobra.Command {
+	var roles, names []string
+	cmd := &cobra.Command{
+		Use:   "worker",
+		Short: "Run workflows (orchestrator) and calls to providers (egress)",
+		Long: `Runs until it is told to stop (SIGINT, SIGTERM), then finishes what it has begun.
+
+orchestrator  workflows and bookkeeping; run as many as you like
+egress        the calls of each account; start as many as you like, exactly one
+              owns an account's egress and the others stand by
+
+It prints "egress: owner" or "egress: standby (held by ...)" for each account
+whenever that changes.`,
+		Example: `  refundgate worker --roles orchestrator,egress
+  refundgate worker --roles egress --account acme`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			chosen := map[string]bool{}
+			for _, r := range roles {
+				if r != roleOrchestrator && r != roleEgress {
+					return usagef("there is no role %q; roles are %s and %s", r, roleOrchestrator, roleEgress)
+				}
+				chosen[r] = true
+			}
+			cfg, err := a.config()
+			if err != nil {
+				return err
+			}
+			accounts, err := chooseAccounts(cfg, names)
+			if err != nil {
+				return err
+			}
+			log := a.logger(cmd)
+			p, err := connect(cmd.Context(), cfg, log)
+			if err != nil {
+				return err
+			}
+			defer p.close()
+			g, ctx := errgroup.WithContext(cmd.Context())
+			if chosen[roleOrchestrator] {
+				g.Go(func() error { return p.orchestrate(ctx) })
+			}
+			if chosen[roleEgress] {
+				if err := p.egress(ctx, g, accounts, cmd.OutOrStdout()); err != nil {
+					return err
+				}
+			}
+			return g.Wait()
+		},
+	}
+	cmd.Flags().StringSliceVar(&roles, "roles", []string{roleOrchestrator, roleEgress}, "what this process does")
+	cmd.Flags().StringSliceVar(&names, "account", nil, "account of the egress, may be repeated (default all that are configured)")
+	return cmd
+}
+
+// parts are a long-running process's connections.
+type parts struct {
+	cfg      config.Config
+	log      *slog.Logger
+	ledger   *ledger.Ledger
+	temporal client.Client
+}
+
+func connect(ctx context.Context, cfg config.Config, log *slog.Logger) (*parts, error) {
+	l, err := openLedger(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	c, err := dialTemporal(cfg, log)
+	if err != nil {
+		_ = l.Close() // the other error is the one to tell
+		return nil, err
+	}
+	return &parts{cfg: cfg, log: log, ledger: l, temporal: c}, nil
+}
+
+func (p *parts) close() {
+	p.temporal.Close()
+	if err := p.ledger.Close(); err != nil {
+		p.log.Warn("closing the database", "error", err)
+	}
+}
+
+func (p *parts) orchestrate(ctx context.Context) error {
+	o := &worker.Orchestrator{Temporal: p.temporal, Ledger: p.ledger, Policies: policies(p.cfg), Log: p.log}
+	return o.Run(ctx)
+}
+
+// egress adds an egress for each account to the group. Changes of ownership
+// are printed to out.
+func (p *parts) egress(ctx context.Context, g *errgroup.Group, accounts []config.Account, out io.Writer) error {
+	var mu sync.Mutex
+	var all []*worker.Egress
+	for _, acc := range accounts {
+		ad, err := adapter(acc)
+		if err != nil {
+			return err
+		}
+		all = append(all, &worker.Egress{
+			Account: acc.Name, Holder: holder(), Temporal: p.temporal, Ledger: p.ledger, Adapter: ad,
+			Gate: budgets(acc), WaitingRoom: acc.WaitingRoom, Log: p.log,
+			Announce: func(state string) {
+				mu.Lock()
+				defer mu.Unlock()
+				line := []string{"egress: " + state}
+				if len(accounts) > 1 {
+					line = append(line, "account "+acc.Name)
+				}
+				fmt.Fprintln(out, strings.Join(line, ", "))
+			},
+		})
+	}
+	for _, e := range all {
+		g.Go(func() error { return e.Run(ctx) })
+	}
+	return nil
+}
