@@ -1,0 +1,88 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"refundgate/refund"
+)
+
+// lockPayment holds the row of r's payment until the transaction ends, so that
+// the payment's refunds are weighed one after the other.
+func lockPayment(ctx context.Context, tx *sql.Tx, r refund.Refund) error {
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO payments (account, payment_id) VALUES (?, ?)
+		ON DUPLICATE KEY UPDATE payment_id = payments.payment_id`, r.Account, r.PaymentID)
+	if err != nil {
+		return fmt.Errorf("locking the payment: %w", err)
+	}
+	return nil
+}
+
+// reserve refuses r if, as far as the payment's amount is known, the payment's
+// refunds would exceed it. The amount is known from the first accepted refund
+// that stated it. The payment must be locked.
+func reserve(ctx context.Context, tx *sql.Tx, r refund.Refund) error {
+	limit, err := paymentLimit(ctx, tx, r)
+	if err != nil || limit == nil {
+		return err
+	}
+	if limit.Currency != r.Amount.Currency {
+		return &PaymentMismatchError{PaymentID: r.PaymentID, Known: *limit, Stated: r.Amount}
+	}
+	reserved, err := queryAll(ctx, tx, scanMoney, `
+		SELECT SUM(amount), currency FROM refunds
+		WHERE account = ? AND payment_id = ? AND status NOT IN (?, ?)
+		GROUP BY currency`, r.Account, r.PaymentID, refund.StatusRejected, refund.StatusNotRefunded)
+	if err != nil {
+		return fmt.Errorf("summing up the payment's refunds: %w", err)
+	}
+	sum := refund.Money{Currency: limit.Currency}
+	for _, m := range reserved {
+		// Accepted while the payment was unknown; it can't be added up.
+		if m.Currency != limit.Currency {
+			return &PaymentMismatchError{PaymentID: r.PaymentID, Known: *limit, Stated: m}
+		}
+		sum = m
+	}
+	if sum.Value+r.Amount.Value > limit.Value {
+		return &PaymentExceededError{PaymentID: r.PaymentID, Limit: *limit, Reserved: sum}
+	}
+	return nil
+}
+
+// paymentLimit returns the payment's amount, taking it from r if r is the
+// first to state it, or nil if nobody has.
+func paymentLimit(ctx context.Context, tx *sql.Tx, r refund.Refund) (*refund.Money, error) {
+	var value *int64
+	var currency *string
+	err := tx.QueryRowContext(ctx, `
+		SELECT amount, currency FROM payments WHERE account = ? AND payment_id = ? FOR UPDATE`,
+		r.Account, r.PaymentID).Scan(&value, &currency)
+	if err != nil {
+		return nil, fmt.Errorf("reading the payment: %w", err)
+	}
+	if value != nil && currency != nil {
+		known := refund.Money{Value: *value, Currency: *currency}
+		if r.PaymentAmount != nil && *r.PaymentAmount != known {
+			return nil, &PaymentMismatchError{PaymentID: r.PaymentID, Known: known, Stated: *r.PaymentAmount}
+		}
+		return &known, nil
+	}
+	if r.PaymentAmount == nil {
+		return nil, nil
+	}
+	_, err = tx.ExecContext(ctx, `
+		UPDATE payments SET amount = ?, currency = ? WHERE account = ? AND payment_id = ?`,
+		r.PaymentAmount.Value, r.PaymentAmount.Currency, r.Account, r.PaymentID)
+	if err != nil {
+		return nil, fmt.Errorf("storing the payment's amount: %w", err)
+	}
+	return r.PaymentAmount, nil
+}
+
+func scanMoney(row scanner) (m refund.Money, err error) {
+	err = row.Scan(&m.Value, &m.Currency)
+	return m, err
+}

@@ -1,0 +1,83 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"refundgate/refund"
+)
+
+// Change is a new state of a case.
+type Change struct {
+	RefundID string
+	Status   refund.Status
+	// ReviewReason says why the case goes to review; empty for any other
+	// status.
+	ReviewReason refund.ReviewReason
+	// ProviderRefundID is the provider's id if it was learnt; an empty one
+	// leaves what is known.
+	ProviderRefundID string
+	// Event goes on the trail with the change, if it is set. Its time must be
+	// the same when the change is repeated: it tells a repeat from a second
+	// event.
+	Event *refund.Event
+}
+
+func (c Change) validate() error {
+	switch inReview := c.Status == refund.StatusReview; {
+	case !c.Status.Valid():
+		return fmt.Errorf("%q is not a status", c.Status)
+	case inReview && c.ReviewReason == "":
+		return errors.New("a review needs a reason")
+	case !inReview && c.ReviewReason != "":
+		return fmt.Errorf("a review reason does not go with status %s", c.Status)
+	}
+	return nil
+}
+
+// Save writes the change and its event in one transaction. A final status
+// stands: ErrClosed if the case has another one, and the same one again
+// changes nothing. Repeating a change changes nothing either. ErrNotFound if
+// there is no such refund.
+func (l *Ledger) Save(ctx context.Context, c Change) error {
+	err := c.validate()
+	if err == nil {
+		err = l.tx(ctx, func(tx *sql.Tx) error { return l.save(ctx, tx, c) })
+	}
+	if err != nil {
+		return fmt.Errorf("saving refund %s: %w", c.RefundID, err)
+	}
+	return nil
+}
+
+func (l *Ledger) save(ctx context.Context, tx *sql.Tx, c Change) error {
+	current, err := lockCase(ctx, tx, c.RefundID)
+	switch {
+	case err != nil:
+		return err
+	case current.Status.Final() && current.Status == c.Status:
+		return nil
+	case current.Status.Final():
+		return fmt.Errorf("it is %s: %w", current.Status, ErrClosed)
+	}
+	now := l.now()
+	var closedAt *time.Time
+	if c.Status.Final() {
+		closedAt = &now
+	}
+	_, err = tx.ExecContext(ctx, `
+		UPDATE refunds SET status = ?, review_reason = ?, provider_refund_id = COALESCE(?, provider_refund_id),
+			closed_at = ?, updated_at = ?, version = version + 1
+		WHERE refund_id = ?`,
+		c.Status, c.ReviewReason, orNull(storableID(c.ProviderRefundID)), closedAt, now, c.RefundID)
+	if err != nil {
+		return fmt.Errorf("updating the case: %w", err)
+	}
+	if c.Event == nil {
+		return nil
+	}
+	return addEvent(ctx, tx, c.RefundID, *c.Event)
+}

@@ -1,0 +1,165 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"refundgate/refund"
+)
+
+func event(action string) *refund.Event {
+	return &refund.Event{At: time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC), Actor: "workflow", Action: action, Detail: "退款 \U0001F4B8"}
+}
+
+// trail returns the actions of the case's events after its acceptance.
+func trail(t *testing.T, l *Ledger, refundID string) []string {
+	t.Helper()
+	events, err := l.Events(t.Context(), refundID)
+	require.NoError(t, err)
+	var actions []string
+	for _, e := range events {
+		if e.Action != ActionAccepted {
+			actions = append(actions, e.Action)
+		}
+	}
+	return actions
+}
+
+func TestSave(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	accept(t, l, newRefund("r-1"))
+
+	require.NoError(t, l.Save(t.Context(), Change{RefundID: "r-1", Status: refund.StatusPending, ProviderRefundID: "re_1"}))
+	require.NoError(t, l.Save(t.Context(), Change{RefundID: "r-1", Status: refund.StatusReview, ReviewReason: refund.ReviewDeadlinePending}))
+	c, err := l.Case(t.Context(), "r-1")
+	require.NoError(t, err)
+	require.Equal(t, refund.StatusReview, c.Status)
+	require.Equal(t, refund.ReviewDeadlinePending, c.ReviewReason)
+	require.Equal(t, "re_1", c.ProviderRefundID, "what is known stays known")
+	require.Nil(t, c.ClosedAt)
+
+	require.NoError(t, l.Save(t.Context(), Change{RefundID: "r-1", Status: refund.StatusSucceeded, Event: event("refund.settled")}))
+	c, err = l.Case(t.Context(), "r-1")
+	require.NoError(t, err)
+	require.Equal(t, refund.StatusSucceeded, c.Status)
+	require.Empty(t, c.ReviewReason)
+	require.NotNil(t, c.ClosedAt)
+
+	events, err := l.Events(t.Context(), "r-1")
+	require.NoError(t, err)
+	want := *event("refund.settled")
+	want.At = want.At.Truncate(time.Microsecond)
+	require.Contains(t, events, want)
+}
+
+func TestCase20_FinalStatesNeverRegress(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	for _, final := range []refund.Status{refund.StatusSucceeded, refund.StatusRejected, refund.StatusNotRefunded} {
+		id := "r-" + string(final)
+		accept(t, l, newRefund(id))
+		require.NoError(t, l.Save(t.Context(), Change{RefundID: id, Status: final, Event: event("closed")}))
+		before, err := l.Case(t.Context(), id)
+		require.NoError(t, err)
+		for _, later := range refund.Statuses {
+			change := Change{RefundID: id, Status: later, Event: event("later")}
+			if later == refund.StatusReview {
+				change.ReviewReason = refund.ReviewChecks
+			}
+			err := l.Save(t.Context(), change)
+			if later == final {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, ErrClosed)
+			}
+		}
+		after, err := l.Case(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, before, after)
+		require.Equal(t, []string{"closed"}, trail(t, l, id))
+	}
+}
+
+// Two writers close one case: one of them wins, as a whole.
+func TestCase45_StatusAndTrailChangeTogether(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	for i := range 10 {
+		id := fmt.Sprintf("r-%d", i)
+		accept(t, l, newRefund(id))
+		var writers errgroup.Group
+		for _, s := range []refund.Status{refund.StatusSucceeded, refund.StatusNotRefunded} {
+			writers.Go(func() error {
+				return l.Save(context.Background(), Change{RefundID: id, Status: s, Event: event(string(s))})
+			})
+		}
+		require.ErrorIs(t, writers.Wait(), ErrClosed)
+		c, err := l.Case(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, []string{string(c.Status)}, trail(t, l, id))
+	}
+}
+
+func TestSave_RepeatAddsNoEvent(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	accept(t, l, newRefund("r-1"))
+	change := Change{RefundID: "r-1", Status: refund.StatusRetrying, Event: event("retry.scheduled")}
+	var repeats errgroup.Group
+	for range 5 {
+		repeats.Go(func() error { return l.Save(t.Context(), change) })
+	}
+	require.NoError(t, repeats.Wait())
+	require.Equal(t, []string{"retry.scheduled"}, trail(t, l, "r-1"))
+
+	later := *change.Event
+	later.At = later.At.Add(time.Microsecond)
+	change.Event = &later
+	require.NoError(t, l.Save(t.Context(), change))
+	require.Len(t, trail(t, l, "r-1"), 2, "the same words at another time are another event")
+}
+
+func TestSave_Refuses(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	accept(t, l, newRefund("r-1"))
+	require.ErrorIs(t, l.Save(t.Context(), Change{RefundID: "nobody", Status: refund.StatusUnknown}), ErrNotFound)
+	for _, bad := range []Change{
+		{RefundID: "r-1"},
+		{RefundID: "r-1", Status: "done"},
+		{RefundID: "r-1", Status: refund.StatusReview},
+		{RefundID: "r-1", Status: refund.StatusUnknown, ReviewReason: refund.ReviewChecks},
+		{RefundID: "r-1", Status: refund.StatusUnknown, Event: &refund.Event{Action: "timeless"}},
+	} {
+		require.Error(t, l.Save(t.Context(), bad))
+	}
+	c, err := l.Case(t.Context(), "r-1")
+	require.NoError(t, err)
+	require.Equal(t, refund.StatusQueued, c.Status)
+	require.Empty(t, trail(t, l, "r-1"))
+}
+
+func TestClip(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		in   string
+		max  int
+		want string
+	}{
+		{"", 3, ""},
+		{"abc", 3, "abc"},
+		{"abcd", 3, "abc"},
+		{"退款\U0001F4B8x", 3, "退款\U0001F4B8"},
+		{"a\xffb", 3, "a\uFFFDb"},
+		{strings.Repeat("\xff", 9), 2, "\uFFFD"},
+	} {
+		require.Equal(t, tc.want, clip(tc.in, tc.max))
+	}
+}
