@@ -1,0 +1,68 @@
+# `make` lists the targets. A fresh Debian machine with Go needs nothing else:
+# each target installs or builds what it uses.
+
+SHELL := /bin/bash
+BIN   := $(CURDIR)/.bin
+STEP  := tools/step
+
+# The official CLI from PATH is as good as the one built from tools/temporal,
+# and saves minutes.
+TEMPORAL := $(if $(shell command -v temporal),,$(BIN)/temporal)
+
+# Two cores finish these in about ten minutes; a hang should show before that.
+TEST_TIMEOUT ?= 20m
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: deps $(TEMPORAL) build ## try it out: everything on this machine, with sample refunds
+	$(BIN)/refundgate dev --samples
+
+.PHONY: build
+build: ## build .bin/refundgate
+	CGO_ENABLED=0 go build -trimpath -o $(BIN)/refundgate ./cmd/refundgate
+
+.PHONY: test
+test: deps $(TEMPORAL) $(BIN)/tctl ## run all tests with the race detector
+	go test -race -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: verify
+verify: deps tools ## what CI runs: format, modules, vet, linters, workflowcheck, tests, clean tree
+	@$(STEP) "format" $(BIN)/golangci-lint fmt --diff
+	@$(STEP) "modules" go mod tidy -diff
+	@$(STEP) "go vet" go vet ./...
+	@$(STEP) "golangci-lint" $(BIN)/golangci-lint run
+	@$(STEP) "workflowcheck" $(BIN)/workflowcheck ./workflows/...
+	@$(STEP) "tests" $(MAKE) --no-print-directory test
+	@$(STEP) "nothing changed" git diff --exit-code
+
+.PHONY: lint
+lint: $(BIN)/golangci-lint $(BIN)/workflowcheck ## run the linters
+	$(BIN)/golangci-lint run
+	$(BIN)/workflowcheck ./workflows/...
+
+.PHONY: fmt
+fmt: $(BIN)/golangci-lint ## format the code
+	$(BIN)/golangci-lint fmt
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (10s)
+	tools/fuzz
+
+.PHONY: deps
+deps: ## install MariaDB's programs if they are missing
+	@tools/deps
+
+.PHONY: tools
+tools: $(TEMPORAL) $(BIN)/tctl $(BIN)/golangci-lint $(BIN)/workflowcheck ## build the pinned tools into .bin
+
+# Each tool has a module of its own under tools/: their dependencies exclude
+# each other, and none of them belongs in the product's go.mod. A tool is built
+# again when its version changes.
+$(BIN)/%: tools/%/go.mod tools/%/go.sum
+	@$(STEP) "building $* (once)" go -C tools/$* build -trimpath -ldflags '-s -w' -o $(BIN)/ tool
+	@touch $@
