@@ -285,21 +285,26 @@ func (e *Egress) heartbeat(ctx context.Context, key refund.CallKey) (stop func()
 	if !activity.IsActivity(ctx) {
 		return func() {}
 	}
-	end := make(chan struct{})
+	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
+		defer close(ended)
 		tick := time.NewTicker(heartbeatEvery)
 		defer tick.Stop()
 		for {
-			ahead, _ := e.Gate.Ahead(key)
-			activity.RecordHeartbeat(ctx, place{Ahead: ahead})
 			select {
 			case <-tick.C:
 			case <-end:
 				return
 			}
+			ahead, _ := e.Gate.Ahead(key)
+			activity.RecordHeartbeat(ctx, place{Ahead: ahead})
 		}
 	}()
-	return sync.OnceFunc(func() { close(end) })
+	// The activity must not end under a heartbeat.
+	return func() {
+		close(end)
+		<-ended
+	}
 }
 
 func newCall(in refund.CallInput) refund.Call {

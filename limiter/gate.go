@@ -240,7 +240,7 @@ func (g *Gate) Do(ctx context.Context, call Call) (Passage, error) {
 	case <-w.failed:
 		return Passage{}, w.err
 	case <-ctx.Done():
-		if err := g.giveUp(w, ctx); err != nil {
+		if err := g.giveUp(ctx, w); err != nil {
 			return Passage{}, err
 		}
 		// The turn came in the same instant; the last check will see ctx.
@@ -315,7 +315,7 @@ func (g *Gate) leave(w *waiter) {
 
 // giveUp takes a call out of the waiting room whose context has ended. It
 // returns nil if the call's turn has come meanwhile.
-func (g *Gate) giveUp(w *waiter, ctx context.Context) error {
+func (g *Gate) giveUp(ctx context.Context, w *waiter) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.next == w {

@@ -62,27 +62,25 @@ func parse(t *testing.T, s string) *url.URL {
 	return u
 }
 
-// rawServer answers every connection with serve and counts connections.
-func rawServer(t *testing.T, serve func(n int, c net.Conn)) (*url.URL, *atomic.Int64) {
+// rawServer answers every connection with serve.
+func rawServer(t *testing.T, serve func(c net.Conn)) *url.URL {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	var count atomic.Int64
 	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			n := int(count.Add(1))
 			go func() {
 				defer c.Close()
-				serve(n, c)
+				serve(c)
 			}()
 		}
 	}()
-	return parse(t, "http://"+l.Addr().String()), &count
+	return parse(t, "http://"+l.Addr().String())
 }
 
 // starts collects the passages of started calls in the order of their starts.
@@ -200,7 +198,7 @@ func TestCase07OneRequestPerTicket(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var requests atomic.Int64
-			target, _ := rawServer(t, func(_ int, c net.Conn) {
+			target := rawServer(t, func(c net.Conn) {
 				br := bufio.NewReader(c)
 				if _, err := br.Peek(1); err == nil {
 					requests.Add(1)
@@ -259,7 +257,7 @@ func TestNotSentIsProvenByZeroBytes(t *testing.T) {
 
 func TestBudgets(t *testing.T) {
 	t.Parallel()
-	silent, _ := rawServer(t, func(_ int, c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	silent := rawServer(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 
 	t.Run("overall", func(t *testing.T) {
 		t.Parallel()
@@ -342,7 +340,7 @@ func TestCase04CancelledWhileWaiting(t *testing.T) {
 
 func TestRefusedIntentIsNotSent(t *testing.T) {
 	t.Parallel()
-	target, _ := rawServer(t, func(_ int, c net.Conn) {
+	target := rawServer(t, func(c net.Conn) {
 		b, _ := io.ReadAll(c)
 		if len(b) > 0 {
 			t.Errorf("bytes left without an intent: %q", b)
@@ -361,7 +359,7 @@ func TestRefusedIntentIsNotSent(t *testing.T) {
 
 func TestStaleIntentIsNotSent(t *testing.T) {
 	t.Parallel()
-	target, _ := rawServer(t, func(_ int, c net.Conn) {
+	target := rawServer(t, func(c net.Conn) {
 		if b, _ := io.ReadAll(c); len(b) > 0 {
 			t.Errorf("a stale call was sent")
 		}

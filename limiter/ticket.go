@@ -28,8 +28,12 @@ type TimeoutError struct {
 	Budget refund.Budget
 }
 
-func (e *TimeoutError) Error() string        { return fmt.Sprintf("the call's %s budget ran out", e.Budget) }
-func (e *TimeoutError) Timeout() bool        { return true }
+func (e *TimeoutError) Error() string { return fmt.Sprintf("the call's %s budget ran out", e.Budget) }
+
+// Timeout marks the error as a time-out for those who ask as net.Error does.
+func (e *TimeoutError) Timeout() bool { return true }
+
+// Is makes errors.Is(err, context.DeadlineExceeded) true.
 func (e *TimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // Ticket is the right to send one request. It is an http.RoundTripper: the

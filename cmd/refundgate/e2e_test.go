@@ -232,12 +232,10 @@ func (s *system) request(method, path string, body any) (status int, answer map[
 }
 
 // submit posts a refund and requires that it is accepted.
-func (s *system) submit(id, account string) refund.Refund {
+func (s *system) submit(id, account string) {
 	s.t.Helper()
-	r := newRefund(id, account)
-	status, answer := s.request(http.MethodPost, "/v1/refunds", r)
+	status, answer := s.request(http.MethodPost, "/v1/refunds", newRefund(id, account))
 	require.Equal(s.t, http.StatusAccepted, status, answer)
-	return r
 }
 
 func newRefund(id, account string) refund.Refund {

@@ -88,7 +88,8 @@ func post(ctx context.Context, env *devEnv, r refund.Refund) error {
 	}
 	req.Header.Set("Authorization", "Bearer "+env.token)
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
+	client := http.Client{Timeout: 15 * time.Second}
+	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("submitting %s: %w", r.ID, err)
 	}

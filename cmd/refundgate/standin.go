@@ -8,7 +8,7 @@ import (
 	"refundgate/provider/standin"
 )
 
-func newStandin(a *app) *cobra.Command {
+func newStandin() *cobra.Command {
 	var listen string
 	var opts standin.Options
 	cmd := &cobra.Command{
