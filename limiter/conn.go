@@ -20,11 +20,6 @@ type preparation struct {
 	readyAt time.Duration
 }
 
-// usable tells whether the connection can still carry a request.
-func (p *preparation) usable(now time.Duration) bool {
-	return p.client.Err() == nil && now-p.readyAt < maxIdleConn
-}
-
 // close ends the connection or the dial; it may be called again.
 func (p *preparation) close() {
 	p.cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"net/http"
 	"time"
 
 	"refundgate/refund"
@@ -71,11 +72,11 @@ func (g *Gate) prepare(now time.Duration) time.Duration {
 		l := &g.room.lines[i]
 		l.advance()
 		for _, w := range append([]*waiter(nil), l.front...) {
-			if w.ready() && w.prep.usable(now) {
+			if w.ready() && now < w.prep.readyAt+maxIdleConn {
 				wait = min(wait, w.prep.readyAt+maxIdleConn-now)
 				continue
 			}
-			if w.prep != nil && !w.ready() {
+			if w.prep != nil && w.prep.client == nil {
 				continue // dialling
 			}
 			if now < g.dialAfter {
@@ -160,5 +161,6 @@ func (g *Gate) dial(w *waiter) {
 		}
 		g.dialsFail = false
 		p.conn, p.client, p.took, p.readyAt = conn, client, end-begin, end
+		client.SetStateHook(func(*http.ClientConn) { g.wake() }) // it may die while it waits
 	})
 }

@@ -3,6 +3,8 @@ package limiter_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -484,4 +486,66 @@ func TestRefusedConnectionsArePaced(t *testing.T) {
 	}
 	wg.Wait()
 	require.LessOrEqual(t, dials.Load(), int64(8+10+1), "one window ahead, then one per interval")
+}
+
+// TLS is dialled ahead, verified, and speaks HTTP/1.1 also with a server that
+// offers HTTP/2 (CASE 8); a proxy from the environment is not used.
+func TestCase08TLSIsHTTP1(t *testing.T) {
+	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+	var protos atomic.Value
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		protos.Store(r.Proto)
+		_, _ = io.WriteString(w, "hello")
+	}))
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	defer srv.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(srv.Certificate())
+	target := parse(t, srv.URL)
+
+	g := newGate(t, limiter.Config{Target: target, Interval: time.Millisecond, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}})
+	p, err := g.Do(t.Context(), limiter.Call{Key: key(1), Group: refund.GroupFirst, Intent: noIntent, Send: func(ctx context.Context, tk *limiter.Ticket) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), strings.NewReader("{}"))
+		require.NoError(t, err)
+		resp, err := tk.RoundTrip(req)
+		require.NoError(t, err)
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(body))
+	}})
+	require.NoError(t, err)
+	require.Equal(t, "HTTP/1.1", protos.Load())
+	require.Positive(t, p.Connect)
+	require.Less(t, p.Bytes, int64(400), "bytes are counted above TLS")
+
+	// A certificate that can't be verified: no connection, nothing sent.
+	g = newGate(t, limiter.Config{Target: target, Interval: time.Millisecond})
+	_, err = g.Do(t.Context(), limiter.Call{Key: key(2), Group: refund.GroupFirst, Intent: noIntent, Send: post(target, nil)})
+	var notSent *limiter.NotSentError
+	require.ErrorAs(t, err, &notSent)
+	require.Equal(t, refund.CodeConnect, notSent.Code)
+}
+
+// A provider that closes idle connections while calls wait is dialled anew;
+// what dies before its turn was not sent.
+func TestConnectionsThatDieBeforeTheirTurn(t *testing.T) {
+	t.Parallel()
+	var accepted atomic.Int64
+	target := rawServer(t, func(c net.Conn) {
+		if accepted.Add(1) <= 2 {
+			return // closed at once
+		}
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		}
+	})
+	g := newGate(t, limiter.Config{Target: target, Interval: 20 * time.Millisecond})
+	g.Pause(time.Now().Add(300*time.Millisecond), "so that connections wait")
+	var sendErr error
+	p, err := g.Do(t.Context(), limiter.Call{Key: key(1), Group: refund.GroupFirst, Intent: noIntent, Send: post(target, &sendErr)})
+	require.NoError(t, err)
+	require.NoError(t, sendErr)
+	require.True(t, p.Sent())
+	require.GreaterOrEqual(t, accepted.Load(), int64(3))
 }

@@ -27,7 +27,10 @@ func (w *waiter) before(other *waiter) bool {
 	return w.serial < other.serial
 }
 
-func (w *waiter) ready() bool { return w.prep != nil && w.prep.conn != nil }
+// ready tells whether the call has a connection that still stands.
+func (w *waiter) ready() bool {
+	return w.prep != nil && w.prep.client != nil && w.prep.client.Err() == nil
+}
 
 // room is the waiting room: two lines, one per group.
 type room struct {

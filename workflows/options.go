@@ -29,14 +29,15 @@ func bookkeepingOptions(summary string) workflow.ActivityOptions {
 
 // egressOptions are for calls to the provider. Temporal never repeats one: a
 // call has one attempt, and retry is the workflow's decision alone. The task
-// waits in the queue until the case's deadline (left), then a call that has
-// begun has its whole budget to end.
+// waits in the queue until the case's deadline (left) and no longer; one that
+// has been taken has its whole budget on top to end.
 func egressOptions(in refund.CallInput, left, budget time.Duration) workflow.ActivityOptions {
 	const margin = 15 * time.Second // for recording the outcome on a slow day
-	total := max(left, 0) + budget + margin
+	total := left + budget + margin
 	summary := fmt.Sprintf("%s %d (%s)", in.Key.Kind, in.Key.Seq, in.Origin)
 	return workflow.ActivityOptions{
 		TaskQueue:              refund.EgressQueue(in.Account),
+		ScheduleToStartTimeout: left,
 		ScheduleToCloseTimeout: total,
 		StartToCloseTimeout:    total,
 		HeartbeatTimeout:       HeartbeatTimeout,
