@@ -62,17 +62,17 @@ func (w *refundWorkflow) show(step Step) error {
 
 // details is the case in Markdown, for the Web UI.
 func details(c refund.Case, step Step) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "**%s**: %s\n\n", c.Status, step.Why)
+	lines := []string{fmt.Sprintf("**%s**: %s", c.Status, step.Why), ""}
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	if step.Kind == StepSubmit || step.Kind == StepCheck {
-		fmt.Fprintf(&b, "Next: %s, not before %s\n\n", step.Kind, stamp(step.At))
+		add("Next: %s, not before %s\n", step.Kind, stamp(step.At))
 	}
-	fmt.Fprintf(&b, "%s of payment %s, attempts %d, deadline %s\n", c.Refund.Amount, c.Refund.PaymentID, c.Attempts, stamp(c.DeadlineAt))
+	add("%s of payment %s, attempts %d, deadline %s", c.Refund.Amount, c.Refund.PaymentID, c.Attempts, stamp(c.DeadlineAt))
 	if c.ProviderRefundID != "" {
-		fmt.Fprintf(&b, "\nProvider's id: %s\n", c.ProviderRefundID)
+		add("\nProvider's id: %s", c.ProviderRefundID)
 	}
 	if len(c.Calls) > 0 {
-		b.WriteString("\n| call | why | started | outcome |\n|---|---|---|---|\n")
+		add("\n| call | why | started | outcome |\n|---|---|---|---|")
 	}
 	for _, call := range c.Calls {
 		started := "not sent"
@@ -83,9 +83,9 @@ func details(c refund.Case, step Step) string {
 		if call.Done() {
 			outcome = describe(call.Result)
 		}
-		fmt.Fprintf(&b, "| %s %d | %s | %s | %s |\n", call.Key.Kind, call.Key.Seq, call.Origin, started, cell(outcome))
+		add("| %s %d | %s | %s | %s |", call.Key.Kind, call.Key.Seq, call.Origin, started, cell(outcome))
 	}
-	return b.String()
+	return strings.Join(lines, "\n")
 }
 
 // cell keeps text from outside from breaking a Markdown table.

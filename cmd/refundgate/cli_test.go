@@ -115,8 +115,10 @@ func TestSubmitListShow(t *testing.T) {
 	cli := func(stdin string, args ...string) (string, string, int) {
 		return refundgate(t, stdin, append(args, "--config", s.config)...)
 	}
-	args := []string{"submit", "--id", "cli-1", "--account", "demo", "--order", "o-1", "--payment", "pay-1",
-		"--amount", "1250", "--currency", "TWD", "--reason", "damaged", "--by", "alice"}
+	args := []string{
+		"submit", "--id", "cli-1", "--account", "demo", "--order", "o-1", "--payment", "pay-1",
+		"--amount", "1250", "--currency", "TWD", "--reason", "damaged", "--by", "alice",
+	}
 	out, errs, code := cli("", args...)
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "cli-1: accepted, queued, deadline 20")
@@ -178,8 +180,10 @@ func TestDevRunsTheSamples(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	out, errs, code := refundgate(t, "", "dev", "--samples", "--once", "--data", dir)
 	require.Zero(t, code, "%s\n%s", out, errs)
-	for _, want := range []string{"Temporal Web UI", "intake API", "stand-in provider", "egress: owner",
-		"fast: succeeded  slow: succeeded  dropped: succeeded  rejected: rejected  busy: succeeded"} {
+	for _, want := range []string{
+		"Temporal Web UI", "intake API", "stand-in provider", "egress: owner",
+		"fast: succeeded  slow: succeeded  dropped: succeeded  rejected: rejected  busy: succeeded",
+	} {
 		require.Contains(t, out, want)
 	}
 	info, err := os.Stat(filepath.Join(dir, "token"))

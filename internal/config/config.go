@@ -1,0 +1,245 @@
+// Package config reads refundgate's configuration: one YAML file, a few
+// environment variables that override it, and secrets that are only ever
+// named in the file, never written there.
+//
+// Every field is documented, with its default, in refundgate.example.yaml at
+// the root of the repository; a test holds that file to this package.
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config is the whole configuration. Default gives the values that hold where
+// the file says nothing.
+type Config struct {
+	MySQL    MySQL    `yaml:"mysql"`
+	Temporal Temporal `yaml:"temporal"`
+	HTTP     HTTP     `yaml:"http"`
+	// Clients are the callers of the intake API.
+	Clients []Client `yaml:"clients"`
+	Policy  Policy   `yaml:"policy"`
+	// Defaults holds what every account inherits, value by value.
+	Defaults Account `yaml:"defaults"`
+	// Accounts are the provider accounts, by name, with the defaults already
+	// merged in. In the file they are a mapping from name to overrides.
+	Accounts []Account `yaml:"-"`
+}
+
+// MySQL is where the ledger lives.
+type MySQL struct {
+	// DSN is in the form of go-sql-driver/mysql. In the file it must not hold
+	// a password; after Load it does, so it is a Secret. Empty means that no
+	// database is configured. Defaults to empty.
+	DSN Secret `yaml:"dsn"`
+	// PasswordEnv or PasswordFile names where the password is; at most one.
+	PasswordEnv  string `yaml:"password_env"`
+	PasswordFile string `yaml:"password_file"`
+}
+
+// HTTP is the intake API's server.
+type HTTP struct {
+	// Listen is the address to listen on. Defaults to 127.0.0.1:8480.
+	Listen string `yaml:"listen"`
+	// DrainDelay is how long a stopping server says "not ready" and still
+	// serves, so that load balancers move away first. Defaults to 1s.
+	DrainDelay time.Duration `yaml:"drain_delay"`
+}
+
+// Client is one caller of the intake API.
+type Client struct {
+	// Name appears in logs.
+	Name string `yaml:"name"`
+	// TokenSHA256 is the SHA-256 of the client's bearer token, in hex. The
+	// token must be random (32 bytes from a generator), so that the hash of a
+	// guess never matches.
+	TokenSHA256 string `yaml:"token_sha256"`
+	// Scopes are what the client may do; at least one of the scopes below.
+	Scopes []string `yaml:"scopes"`
+}
+
+// What a client can be allowed to do.
+const (
+	ScopeWrite  = "refunds:write" // submit refunds
+	ScopeRead   = "refunds:read"  // look cases up
+	ScopeReview = "review"        // act on cases
+)
+
+// Scopes lists every scope.
+var Scopes = []string{ScopeWrite, ScopeRead, ScopeReview}
+
+// Policy says how long and how often a refund is tried before people take it.
+type Policy struct {
+	// MaxAttempts is how many automatic sends of a refund may have reached
+	// the provider. Defaults to 3.
+	MaxAttempts int `yaml:"max_attempts"`
+	// Deadline is how long after acceptance a case without a final result
+	// goes to review. Defaults to 15m.
+	Deadline time.Duration `yaml:"deadline"`
+	// Backoff holds the wait before the second attempt, the third, and so on:
+	// at least MaxAttempts-1 entries. Defaults to 1s..2s, 1s..4s.
+	Backoff []Wait `yaml:"backoff"`
+	// Checks is the schedule of result checks.
+	Checks Checks `yaml:"checks"`
+	// NotSent is the schedule after a send that provably did not leave.
+	NotSent NotSent `yaml:"not_sent"`
+}
+
+// Wait is a span from which a wait is drawn uniformly.
+type Wait struct {
+	Min time.Duration `yaml:"min"`
+	Max time.Duration `yaml:"max"`
+}
+
+// Checks is how the result of an unfinished refund is asked for.
+type Checks struct {
+	// Max is how many checks are made at most. Defaults to 20.
+	Max int `yaml:"max"`
+	// Initial is the wait before the first check. Defaults to 2s.
+	Initial time.Duration `yaml:"initial"`
+	// Factor is what each wait is multiplied with to get the next; 1 or more.
+	// Defaults to 2.
+	Factor float64 `yaml:"factor"`
+	// Cap is the longest wait; it holds after jitter. Defaults to 60s.
+	Cap time.Duration `yaml:"cap"`
+	// Jitter is the share of the wait by which it varies either way, from 0
+	// to less than 1. Defaults to 0.5.
+	Jitter float64 `yaml:"jitter"`
+}
+
+// NotSent is how a send that used up no attempt is tried again.
+type NotSent struct {
+	// Initial is the first wait; it doubles from there. Defaults to 1s.
+	Initial time.Duration `yaml:"initial"`
+	// Cap is the longest wait. Defaults to 30s.
+	Cap time.Duration `yaml:"cap"`
+}
+
+// Account is one account with a payment provider. Each has its own queue,
+// gate and owner.
+type Account struct {
+	// Name is the account's key in the file.
+	Name string `yaml:"-"`
+	// Adapter speaks the provider's protocol. Defaults to reference.
+	Adapter string `yaml:"adapter"`
+	// BaseURL is where the provider's API is: scheme, host, optional path.
+	BaseURL string `yaml:"base_url"`
+	// APIKeyEnv or APIKeyFile names where the provider's API key is; see
+	// APIKey. Only the process that owns the egress needs it.
+	APIKeyEnv  string `yaml:"api_key_env"`
+	APIKeyFile string `yaml:"api_key_file"`
+	// StartsPerSecond is how many calls may start per second, evenly spaced.
+	// Defaults to 5.
+	StartsPerSecond float64 `yaml:"starts_per_second"`
+	// MaxInFlight is how many calls may be under way at once. Defaults to 10.
+	MaxInFlight int `yaml:"max_in_flight"`
+	// ConnectTimeout is the budget for DNS, TCP and TLS. Defaults to 1s.
+	ConnectTimeout time.Duration `yaml:"connect_timeout"`
+	// CallTimeout is the budget for a whole call, connecting included; waiting
+	// for a slot is not part of it. Defaults to 3s.
+	CallTimeout time.Duration `yaml:"call_timeout"`
+	// WaitingRoom is how many calls wait in the egress for their slot; what
+	// does not fit stays in Temporal. Defaults to 32.
+	WaitingRoom int `yaml:"waiting_room"`
+	// Contract is what the provider promises.
+	Contract Contract `yaml:"contract"`
+}
+
+// Contract has the fields of provider.Contract and converts to it.
+type Contract struct {
+	// IdempotentResends: a second send with the same key and bytes has no
+	// second effect. Defaults to true, which the reference provider promises.
+	IdempotentResends bool `yaml:"idempotent_resends"`
+	// KeyLifetime is how long after first use the key does so. Defaults to 24h.
+	KeyLifetime time.Duration `yaml:"key_lifetime"`
+	// NotFoundAfter is how long after the last possible send "not found" may
+	// count; 0 means never. Defaults to 60s.
+	NotFoundAfter time.Duration `yaml:"not_found_after"`
+	// NotFoundChecks is how many checks in a row must find nothing. Defaults
+	// to 3.
+	NotFoundChecks int `yaml:"not_found_checks"`
+}
+
+// Default returns the configuration that holds without a file: no database,
+// no accounts and no clients, and for the rest the documented defaults.
+func Default() Config {
+	return Config{
+		Temporal: Temporal{
+			Address:   "127.0.0.1:7233",
+			Namespace: "default",
+			WebUIURL:  "http://127.0.0.1:8233",
+		},
+		HTTP: HTTP{
+			Listen:     "127.0.0.1:8480",
+			DrainDelay: time.Second,
+		},
+		Policy: Policy{
+			MaxAttempts: 3,
+			Deadline:    15 * time.Minute,
+			Backoff: []Wait{
+				{Min: 1 * time.Second, Max: 2 * time.Second},
+				{Min: 1 * time.Second, Max: 4 * time.Second},
+			},
+			Checks:  Checks{Max: 20, Initial: 2 * time.Second, Factor: 2, Cap: time.Minute, Jitter: 0.5},
+			NotSent: NotSent{Initial: time.Second, Cap: 30 * time.Second},
+		},
+		Defaults: Account{
+			Adapter:         "reference",
+			StartsPerSecond: 5,
+			MaxInFlight:     10,
+			ConnectTimeout:  1 * time.Second,
+			CallTimeout:     3 * time.Second,
+			WaitingRoom:     32,
+			Contract: Contract{
+				IdempotentResends: true,
+				KeyLifetime:       24 * time.Hour,
+				NotFoundAfter:     time.Minute,
+				NotFoundChecks:    3,
+			},
+		},
+	}
+}
+
+// Account returns the account of that name. The error of an unknown name
+// lists the known ones.
+func (c Config) Account(name string) (Account, error) {
+	i := slices.IndexFunc(c.Accounts, func(a Account) bool { return a.Name == name })
+	if i < 0 {
+		known := "there are none"
+		if len(c.Accounts) > 0 {
+			known = "there is " + strings.Join(c.AccountNames(), ", ")
+		}
+		return Account{}, fmt.Errorf("account %q is not in the configuration; %s", name, known)
+	}
+	return c.Accounts[i], nil
+}
+
+// AccountNames returns the names of the accounts in alphabetical order.
+func (c Config) AccountNames() []string {
+	names := make([]string, len(c.Accounts))
+	for i, a := range c.Accounts {
+		names[i] = a.Name
+	}
+	slices.Sort(names)
+	return names
+}
+
+// StartInterval is the time between two call starts: 200 ms at 5 per second.
+func (a Account) StartInterval() time.Duration {
+	return time.Duration(float64(time.Second) / a.StartsPerSecond)
+}
+
+// APIKey reads the account's API key from where the configuration says it is.
+func (a Account) APIKey(env func(string) string) (Secret, error) {
+	key, err := readSecret(a.APIKeyEnv, a.APIKeyFile, env)
+	if err != nil {
+		return "", fmt.Errorf("accounts.%s: reading the API key: %w", a.Name, err)
+	}
+	if key == "" {
+		return "", fmt.Errorf("accounts.%s has no API key; set api_key_env or api_key_file", a.Name)
+	}
+	return key, nil
+}

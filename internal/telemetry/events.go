@@ -1,0 +1,41 @@
+package telemetry
+
+// Names of log events, as the "event" attribute carries them. They are public
+// surface: alarms and dashboards match on them.
+const (
+	EventRefundAccepted     = "refund.accepted"
+	EventRefundDuplicate    = "refund.duplicate" // the same id and content again
+	EventRefundConflict     = "refund.conflict"  // the same id, other content
+	EventRefundReview       = "refund.review"
+	EventRefundSettled      = "refund.settled"
+	EventCallStarted        = "call.started"
+	EventCallFinished       = "call.finished"
+	EventCallTimeout        = "call.timeout" // KeyBudget says which budget
+	EventCallNotSent        = "call.not_sent"
+	EventHiddenRetryBlocked = "call.hidden_retry_blocked"
+	EventRetryScheduled     = "retry.scheduled"    // KeyAttempt, KeyWaitMS
+	EventBreakerTransition  = "breaker.transition" // KeyFrom, KeyTo
+	EventGatePaused         = "gate.paused"
+	EventGateResumed        = "gate.resumed"
+	EventOwnerAcquired      = "egress.owner_acquired"
+	EventStandby            = "egress.standby"
+	EventOwnerLost          = "egress.owner_lost"
+	EventReleased           = "egress.released"
+	EventDuplicateStopped   = "idempotency.duplicate_stopped"
+	EventIntakeRefused      = "intake.refused"
+)
+
+// Names of the attributes that events share.
+const (
+	KeyEvent    = "event"
+	KeyRefundID = "refund_id"
+	KeyAccount  = "account"
+	KeyKind     = "kind" // refund.CallKind
+	KeySeq      = "seq"
+	KeyCallKey  = "call_key" // refund.CallKey.String
+	KeyBudget   = "budget"   // refund.Budget
+	KeyAttempt  = "attempt"
+	KeyWaitMS   = "wait_ms"
+	KeyFrom     = "from"
+	KeyTo       = "to"
+)

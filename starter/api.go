@@ -1,0 +1,308 @@
+// Package starter is the way in: it accepts refunds over HTTP, makes them
+// durable before it answers, and sees to it that each one's workflow starts.
+//
+// The API only ever talks to the ledger. A Relay, in the same process or
+// another, starts the workflows of what was accepted; while Temporal is down
+// it waits, and no caller notices.
+package starter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"refundgate/internal/config"
+	"refundgate/internal/telemetry"
+	"refundgate/ledger"
+	"refundgate/refund"
+)
+
+const (
+	// maxBody bounds a submission, in bytes. The largest valid one is well
+	// under 20 KiB.
+	maxBody = 64 << 10
+	// ledgerTimeout bounds what a request waits for the database.
+	ledgerTimeout = 10 * time.Second
+	// pingTimeout bounds the readiness check's look at the database.
+	pingTimeout = 2 * time.Second
+	// retryAfter is what a caller is told while the database is away: longer
+	// than a restart or a fail-over's first moment, shorter than any deadline.
+	retryAfter = 5 * time.Second
+)
+
+// Acceptor makes a refund durable. See ledger.Ledger.
+type Acceptor interface {
+	Accept(ctx context.Context, r refund.Refund, deadline time.Duration) (c refund.Case, created bool, err error)
+}
+
+// Reader looks cases up. See ledger.Ledger.
+type Reader interface {
+	Case(ctx context.Context, refundID string) (refund.Case, error)
+	Events(ctx context.Context, refundID string) ([]refund.Event, error)
+	List(ctx context.Context, f ledger.Filter) (ledger.Page, error)
+}
+
+// Pinger proves that the ledger can be reached.
+type Pinger interface {
+	Ping(ctx context.Context) error
+}
+
+// Ledger is what the API needs of the ledger.
+type Ledger interface {
+	Acceptor
+	Reader
+	Pinger
+}
+
+// Options are what an API is made of. All fields without a default are
+// required.
+type Options struct {
+	Ledger Ledger
+	// Accounts names the accounts that refunds are accepted for.
+	Accounts []string
+	// Clients may call the API; nobody else.
+	Clients []config.Client
+	// Deadline is how long after acceptance a case goes to review.
+	Deadline time.Duration
+	// Wake is called after each acceptance and must not block; usually
+	// Relay.Wake. Defaults to nothing: the relay finds the refund by itself
+	// within a second.
+	Wake func()
+	// WebUIURL and Namespace make the link from a case to its workflow in the
+	// Temporal Web UI. Defaults to no link.
+	WebUIURL, Namespace string
+	Log                 *slog.Logger
+}
+
+// API is the intake API as an http.Handler.
+type API struct {
+	opts     Options
+	log      *slog.Logger
+	callers  []caller
+	mux      *http.ServeMux
+	draining atomic.Bool
+}
+
+// NewAPI returns the API. It fails if a client's token hash is not one.
+func NewAPI(opts Options) (*API, error) {
+	callers, err := newCallers(opts.Clients)
+	if err != nil {
+		return nil, fmt.Errorf("setting up the intake API: %w", err)
+	}
+	if opts.Wake == nil {
+		opts.Wake = func() {}
+	}
+	a := &API{opts: opts, log: opts.Log, callers: callers, mux: http.NewServeMux()}
+	a.route("/v1/refunds", map[string]http.Handler{
+		http.MethodPost: a.allow(config.ScopeWrite, a.submit),
+		http.MethodGet:  a.allow(config.ScopeRead, a.list),
+	})
+	a.route("/v1/refunds/{id}", map[string]http.Handler{http.MethodGet: a.allow(config.ScopeRead, a.show)})
+	a.route("/healthz", map[string]http.Handler{http.MethodGet: http.HandlerFunc(a.health)})
+	a.route("/readyz", map[string]http.Handler{http.MethodGet: http.HandlerFunc(a.ready)})
+	a.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { problemNotFound.write(w) })
+	return a, nil
+}
+
+// route registers a path's methods and answers every other method itself,
+// because ServeMux would do so in plain text.
+func (a *API) route(path string, methods map[string]http.Handler) {
+	var allowed []string
+	for method, h := range methods {
+		a.mux.Handle(method+" "+path, h)
+		allowed = append(allowed, method)
+		if method == http.MethodGet {
+			allowed = append(allowed, http.MethodHead)
+		}
+	}
+	slices.Sort(allowed)
+	a.mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Allow", strings.Join(allowed, ", "))
+		problemMethodNotAllowed.write(w)
+	})
+}
+
+// ServeHTTP implements http.Handler.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.ServeHTTP(w, r) }
+
+// Drain makes /readyz say no from now on. Requests are still served.
+func (a *API) Drain() { a.draining.Store(true) }
+
+// submit accepts a refund.
+func (a *API) submit(w http.ResponseWriter, r *http.Request, by caller) {
+	body, refused := readBody(w, r)
+	if refused != nil {
+		a.refuse(w, r, by, *refused)
+		return
+	}
+	rf, err := decodeRefund(body)
+	if err == nil && !slices.Contains(a.opts.Accounts, rf.Account) {
+		err = &refund.InvalidError{Fields: []refund.FieldError{{Field: "account", Message: "is not a configured account"}}}
+	}
+	if err != nil {
+		a.refuse(w, r, by, bodyProblem(err))
+		return
+	}
+
+	// From here on the refund is ours: a caller that hangs up changes nothing.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), ledgerTimeout)
+	defer cancel()
+	c, created, err := a.opts.Ledger.Accept(ctx, rf, a.opts.Deadline)
+	about := []slog.Attr{slog.String(telemetry.KeyRefundID, rf.ID), slog.String(telemetry.KeyAccount, rf.Account)}
+	if err != nil {
+		p := acceptProblem(rf.ID, err)
+		if p.Status >= http.StatusInternalServerError {
+			about = append(about, slog.Any("error", err))
+		}
+		a.refuse(w, r, by, p, about...)
+		return
+	}
+
+	status, event := http.StatusOK, telemetry.EventRefundDuplicate
+	if created {
+		status, event = http.StatusAccepted, telemetry.EventRefundAccepted
+		a.opts.Wake()
+	}
+	telemetry.Event(ctx, a.log, slog.LevelInfo, event, append(about, slog.String("client", by.name))...)
+	w.Header().Set("Location", casePath(rf.ID))
+	writeJSON(w, status, a.summary(c))
+}
+
+// acceptProblem is the answer for what the ledger did not accept.
+func acceptProblem(refundID string, err error) problem {
+	var exceeded *ledger.PaymentExceededError
+	var mismatch *ledger.PaymentMismatchError
+	switch {
+	case errors.Is(err, ledger.ErrConflict):
+		return problemConflict.
+			with("Another refund needs an id of its own; the same refund needs the same content.").
+			about(refundID)
+	case errors.As(err, &exceeded):
+		return problemPaymentExceeded.with("", refund.FieldError{
+			Field:   "amount.value",
+			Message: fmt.Sprintf("exceeds what is left of the payment: %s of %s is refunded or reserved", exceeded.Reserved, exceeded.Limit),
+		})
+	case errors.As(err, &mismatch):
+		return problemPaymentMismatch.with("", refund.FieldError{
+			Field:   "payment_amount",
+			Message: fmt.Sprintf("is not what earlier refunds of the payment said: %s", mismatch.Known),
+		})
+	default:
+		return problemUnavailable.
+			with("It is not certain whether the refund was accepted. Sending the same request again is safe.").
+			about(refundID).after(retryAfter)
+	}
+}
+
+// readBody reads a JSON body of a bounded size.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
+	refused := func(p problem) ([]byte, *problem) { return nil, &p }
+	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	charset := params["charset"]
+	if err != nil || mediaType != "application/json" || (charset != "" && !strings.EqualFold(charset, "utf-8")) || r.Header.Get("Content-Encoding") != "" {
+		return refused(problemUnsupportedMedia.with("Send it as Content-Type: application/json in UTF-8, not compressed."))
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return refused(problemTooLarge.with(fmt.Sprintf("It may have %d bytes.", tooLarge.Limit)))
+	case err != nil:
+		return refused(problemMalformed.with("The body ended too early."))
+	}
+	return body, nil
+}
+
+// bodyProblem is the answer to a body that decodeRefund refused.
+func bodyProblem(err error) problem {
+	var invalid *refund.InvalidError
+	if errors.As(err, &invalid) {
+		return problemInvalidRefund.with("", invalid.Fields...)
+	}
+	return problemMalformed.with(err.Error())
+}
+
+// show answers with a case and its whole trail.
+func (a *API) show(w http.ResponseWriter, r *http.Request, _ caller) {
+	id := r.PathValue("id")
+	if refund.ValidateID(id) != nil {
+		problemNotFound.write(w)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), ledgerTimeout)
+	defer cancel()
+	c, err := a.opts.Ledger.Case(ctx, id)
+	if err != nil {
+		a.failRead(ctx, w, err)
+		return
+	}
+	events, err := a.opts.Ledger.Events(ctx, id)
+	if err != nil {
+		a.failRead(ctx, w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, a.trail(c, events))
+}
+
+// list answers with a page of cases, the newest first.
+func (a *API) list(w http.ResponseWriter, r *http.Request, _ caller) {
+	filter, fields := parseFilter(r.URL.RawQuery)
+	if len(fields) > 0 {
+		problemInvalidQuery.with("", fields...).write(w)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), ledgerTimeout)
+	defer cancel()
+	page, err := a.opts.Ledger.List(ctx, filter)
+	if err != nil {
+		a.failRead(ctx, w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, a.page(page))
+}
+
+func (a *API) failRead(ctx context.Context, w http.ResponseWriter, err error) {
+	switch {
+	case errors.Is(err, ledger.ErrNotFound):
+		problemNotFound.write(w)
+	case errors.Is(err, ledger.ErrBadCursor):
+		problemInvalidQuery.with("", refund.FieldError{Field: "cursor", Message: "is not a next_cursor of this API"}).write(w)
+	default:
+		a.log.ErrorContext(ctx, "reading cases failed", "error", err)
+		problemUnavailable.after(retryAfter).write(w)
+	}
+}
+
+// health says that the process serves.
+func (a *API) health(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// ready says whether new requests should come here: the database answers and
+// the server is not stopping. Temporal is no condition, since the relay
+// catches up by itself.
+func (a *API) ready(w http.ResponseWriter, r *http.Request) {
+	if a.draining.Load() {
+		problemUnavailable.with("The server is stopping.").write(w)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), pingTimeout)
+	defer cancel()
+	if err := a.opts.Ledger.Ping(ctx); err != nil {
+		a.log.WarnContext(ctx, "not ready", "error", err)
+		problemUnavailable.with("The database does not answer.").after(retryAfter).write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+}
+
+func casePath(refundID string) string { return "/v1/refunds/" + url.PathEscape(refundID) }

@@ -1,0 +1,84 @@
+package starter
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+
+	"refundgate/internal/config"
+	"refundgate/internal/telemetry"
+)
+
+// caller is a client as the API knows it.
+type caller struct {
+	name   string
+	token  [sha256.Size]byte // the SHA-256 of its bearer token
+	scopes []string
+}
+
+func newCallers(clients []config.Client) ([]caller, error) {
+	callers := make([]caller, len(clients))
+	for i, c := range clients {
+		callers[i] = caller{name: c.Name, scopes: c.Scopes}
+		n, err := hex.Decode(callers[i].token[:], []byte(c.TokenSHA256))
+		if err != nil || n != sha256.Size {
+			return nil, fmt.Errorf("client %q: token_sha256 is not a SHA-256 in hex", c.Name)
+		}
+	}
+	return callers, nil
+}
+
+// identify returns the client that a request's bearer token belongs to. How
+// long it takes does not depend on how near a wrong token comes.
+func (a *API) identify(r *http.Request) (caller, bool) {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return caller{}, false
+	}
+	sum := sha256.Sum256([]byte(token))
+	var found caller
+	ok := false
+	for _, c := range a.callers {
+		if subtle.ConstantTimeCompare(sum[:], c.token[:]) == 1 {
+			found, ok = c, true
+		}
+	}
+	return found, ok
+}
+
+// allow lets those requests through to h whose client has the scope.
+func (a *API) allow(scope string, h func(http.ResponseWriter, *http.Request, caller)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, ok := a.identify(r)
+		switch {
+		case !ok:
+			w.Header().Set("WWW-Authenticate", `Bearer realm="refundgate"`)
+			a.refuse(w, r, c, problemUnauthorized)
+		case !slices.Contains(c.scopes, scope):
+			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="refundgate", error="insufficient_scope", scope=%q`, scope))
+			a.refuse(w, r, c, problemForbidden.with("It needs the scope "+scope+"."))
+		default:
+			h(w, r, c)
+		}
+	})
+}
+
+// refuse answers with a problem and logs it, a conflict under its own event.
+// Of a body, attrs may hold ids that were validated, and nothing else.
+func (a *API) refuse(w http.ResponseWriter, r *http.Request, c caller, p problem, attrs ...slog.Attr) {
+	attrs = append(attrs,
+		slog.String("client", c.name),
+		slog.Int("status", p.Status),
+		slog.String("problem", strings.TrimPrefix(p.Type, problemPrefix)))
+	event := telemetry.EventIntakeRefused
+	if p.Type == problemConflict.Type {
+		event = telemetry.EventRefundConflict
+	}
+	telemetry.Event(r.Context(), a.log, slog.LevelWarn, event, attrs...)
+	p.write(w)
+}

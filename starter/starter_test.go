@@ -1,0 +1,215 @@
+package starter
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+
+	"refundgate/internal/config"
+	"refundgate/internal/telemetry"
+	"refundgate/internal/testenv"
+	"refundgate/ledger"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// Tokens of the clients that every API under test has.
+const (
+	writeToken  = "token-that-writes"
+	readToken   = "token-that-reads"
+	ordersToken = "token-that-does-both"
+)
+
+func testClients() []config.Client {
+	hash := func(token string) string {
+		sum := sha256.Sum256([]byte(token))
+		return hex.EncodeToString(sum[:])
+	}
+	return []config.Client{
+		{Name: "writer", TokenSHA256: hash(writeToken), Scopes: []string{config.ScopeWrite}},
+		{Name: "reader", TokenSHA256: hash(readToken), Scopes: []string{config.ScopeRead}},
+		{Name: "orders", TokenSHA256: hash(ordersToken), Scopes: []string{config.ScopeWrite, config.ScopeRead}},
+	}
+}
+
+const testDeadline = 15 * time.Minute
+
+// intake is an intake API on real HTTP.
+type intake struct {
+	t    *testing.T
+	api  *API
+	url  string
+	logs *logBuffer
+}
+
+// newIntake serves an API on the ledger; wake may be nil.
+func newIntake(t *testing.T, l Ledger, wake func()) *intake {
+	t.Helper()
+	logs := &logBuffer{}
+	api, err := NewAPI(Options{
+		Ledger:    l,
+		Accounts:  []string{"main", "second"},
+		Clients:   testClients(),
+		Deadline:  testDeadline,
+		Wake:      wake,
+		WebUIURL:  "http://ui.example/",
+		Namespace: "refunds",
+		Log:       telemetry.NewLogger(logs, telemetry.FormatJSON, slog.LevelInfo),
+	})
+	require.NoError(t, err)
+	srv := httptest.NewServer(api)
+	t.Cleanup(srv.Close)
+	return &intake{t: t, api: api, url: srv.URL, logs: logs}
+}
+
+// newLedger opens a ledger on the migrated database.
+func newLedger(t *testing.T, dsn string) *ledger.Ledger {
+	t.Helper()
+	require.NoError(t, ledger.Migrate(t.Context(), dsn))
+	return openLedger(t, dsn)
+}
+
+func openLedger(t *testing.T, dsn string) *ledger.Ledger {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), dsn, ledger.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
+
+// dial returns a client that connects when it is first used, as the relay's
+// does in production: Temporal may be down when it starts.
+func dial(t *testing.T, hostPort, namespace string) client.Client {
+	t.Helper()
+	c, err := client.NewLazyClient(client.Options{HostPort: hostPort, Namespace: namespace, Logger: telemetry.TemporalLogger(slog.New(slog.DiscardHandler))})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// runRelay runs a relay until the test ends.
+func runRelay(t *testing.T, r *Relay) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-done
+	})
+}
+
+// answer is a whole HTTP answer.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// object is the answer's body as JSON.
+func (a answer) object(t *testing.T) map[string]any {
+	t.Helper()
+	var v map[string]any
+	require.NoError(t, json.Unmarshal(a.body, &v), string(a.body))
+	return v
+}
+
+// problem checks that the answer is a problem of that status and type.
+func (a answer) problem(t *testing.T, status int, name string) problem {
+	t.Helper()
+	var p problem
+	require.NoError(t, json.Unmarshal(a.body, &p), string(a.body))
+	require.Equal(t, status, a.status, string(a.body))
+	require.Equal(t, "application/problem+json", a.header.Get("Content-Type"))
+	require.Equal(t, problemPrefix+name, p.Type)
+	require.Equal(t, status, p.Status)
+	require.NotEmpty(t, p.Title)
+	return p
+}
+
+// do makes a request. Tests call it from goroutines too, so a failure marks
+// the test and gives an empty answer instead of ending the goroutine.
+func (i *intake) do(method, path, token, content string, header ...string) answer {
+	i.t.Helper()
+	req, err := http.NewRequestWithContext(i.t.Context(), method, i.url+path, strings.NewReader(content))
+	if !assert.NoError(i.t, err) {
+		return answer{}
+	}
+	if content != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	for n := 0; n < len(header); n += 2 {
+		req.Header.Set(header[n], header[n+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if !assert.NoError(i.t, err) {
+		return answer{}
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	assert.NoError(i.t, err)
+	return answer{res.StatusCode, res.Header, b}
+}
+
+func (i *intake) post(content string) answer {
+	i.t.Helper()
+	return i.do("POST", "/v1/refunds", ordersToken, content)
+}
+
+func (i *intake) get(path string) answer {
+	i.t.Helper()
+	return i.do("GET", path, ordersToken, "")
+}
+
+// logBuffer collects log lines.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// events returns the attributes of the lines that carry the event.
+func (b *logBuffer) events(t *testing.T, name string) []map[string]any {
+	t.Helper()
+	var found []map[string]any
+	for line := range strings.Lines(b.String()) {
+		var attrs map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &attrs), line)
+		if attrs["event"] == name {
+			delete(attrs, "time")
+			found = append(found, attrs)
+		}
+	}
+	return found
+}

@@ -1,0 +1,65 @@
+package starter
+
+import (
+	"net/url"
+	"strings"
+
+	"refundgate/ledger"
+	"refundgate/refund"
+)
+
+// caseSummary is a case without its trail: the answer to a submission and an
+// entry of a list.
+type caseSummary struct {
+	refund.Case
+	// Calls hides Case.Calls, which is not read for a summary: leaving it out
+	// is honest, an empty list would not be.
+	Calls *struct{} `json:"calls,omitempty"`
+	// WebUIURL is the case's workflow in the Temporal Web UI.
+	WebUIURL string `json:"web_ui_url,omitempty"`
+}
+
+// caseTrail is a case with everything that has happened to it: the calls and,
+// beside them, the events.
+type caseTrail struct {
+	refund.Case
+	Events   []refund.Event `json:"events"`
+	WebUIURL string         `json:"web_ui_url,omitempty"`
+}
+
+type casePage struct {
+	Cases []caseSummary `json:"cases"`
+	// NextCursor fetches the next page; absent on the last one.
+	NextCursor string `json:"next_cursor,omitempty"`
+}
+
+func (a *API) summary(c refund.Case) caseSummary {
+	return caseSummary{Case: c, WebUIURL: a.webUIURL(c.Refund.ID)}
+}
+
+func (a *API) trail(c refund.Case, events []refund.Event) caseTrail {
+	if c.Calls == nil {
+		c.Calls = []refund.Call{}
+	}
+	if events == nil {
+		events = []refund.Event{}
+	}
+	return caseTrail{Case: c, Events: events, WebUIURL: a.webUIURL(c.Refund.ID)}
+}
+
+func (a *API) page(p ledger.Page) casePage {
+	cases := make([]caseSummary, len(p.Cases))
+	for i, c := range p.Cases {
+		cases[i] = a.summary(c)
+	}
+	return casePage{Cases: cases, NextCursor: p.Next}
+}
+
+func (a *API) webUIURL(refundID string) string {
+	if a.opts.WebUIURL == "" {
+		return ""
+	}
+	return strings.TrimRight(a.opts.WebUIURL, "/") +
+		"/namespaces/" + url.PathEscape(a.opts.Namespace) +
+		"/workflows/" + url.PathEscape(refund.WorkflowID(refundID))
+}
