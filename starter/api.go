@@ -144,7 +144,7 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request, by caller) {
 		a.refuse(w, r, by, *refused)
 		return
 	}
-	rf, err := decodeRefund(body)
+	rf, err := DecodeRefund(body)
 	if err == nil && !slices.Contains(a.opts.Accounts, rf.Account) {
 		err = &refund.InvalidError{Fields: []refund.FieldError{{Field: "account", Message: "is not a configured account"}}}
 	}
@@ -222,7 +222,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
 	return body, nil
 }
 
-// bodyProblem is the answer to a body that decodeRefund refused.
+// bodyProblem is the answer to a body that DecodeRefund refused.
 func bodyProblem(err error) problem {
 	var invalid *refund.InvalidError
 	if errors.As(err, &invalid) {

@@ -23,11 +23,11 @@ func (e *malformedError) Error() string { return "the body " + e.reason }
 // maxFieldErrors bounds how many refused fields are reported of one body.
 const maxFieldErrors = 30
 
-// decodeRefund reads a submission and validates it. It is stricter than
+// DecodeRefund reads a submission and validates it. It is stricter than
 // encoding/json, which would let a typo, a doubled member or other letter case
-// decide about money without a word. The error is a *malformedError or a
-// *refund.InvalidError that names every bad field.
-func decodeRefund(body []byte) (refund.Refund, error) {
+// decide about money without a word. The error is a *refund.InvalidError that
+// names every bad field, or says why the body can't be read at all.
+func DecodeRefund(body []byte) (refund.Refund, error) {
 	if !utf8.Valid(body) {
 		return refund.Refund{}, &malformedError{"is not valid UTF-8"}
 	}

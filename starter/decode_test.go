@@ -41,16 +41,16 @@ func TestDecodeRefund(t *testing.T) {
 		ID: "r-1", Account: "main", OrderID: "o-1", PaymentID: "pay_1",
 		Amount: refund.Money{Value: 1250, Currency: "TWD"}, Reason: "broken on arrival", RequestedBy: "mei",
 	}
-	got, err := decodeRefund([]byte(body(nil)))
+	got, err := DecodeRefund([]byte(body(nil)))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 
-	got, err = decodeRefund([]byte(" " + body(map[string]string{"payment_amount": "null"}) + "\n"))
+	got, err = DecodeRefund([]byte(" " + body(map[string]string{"payment_amount": "null"}) + "\n"))
 	require.NoError(t, err)
 	require.Equal(t, want, got, "null and space around mean nothing")
 
 	want.PaymentAmount = &refund.Money{Value: 2000, Currency: "TWD"}
-	got, err = decodeRefund([]byte(body(map[string]string{"payment_amount": `{"currency":"TWD","value":2000}`})))
+	got, err = DecodeRefund([]byte(body(map[string]string{"payment_amount": `{"currency":"TWD","value":2000}`})))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 }
@@ -119,7 +119,7 @@ var badFields = map[string][]refund.FieldError{
 func TestCase31_AmountsAreNeverGuessed(t *testing.T) {
 	t.Parallel()
 	for content, want := range badFields {
-		_, err := decodeRefund([]byte(content))
+		_, err := DecodeRefund([]byte(content))
 		var invalid *refund.InvalidError
 		require.ErrorAs(t, err, &invalid, content)
 		require.ElementsMatch(t, want, invalid.Fields, content)
@@ -144,7 +144,7 @@ var malformed = map[string]string{
 func TestMalformedBodies(t *testing.T) {
 	t.Parallel()
 	for content, want := range malformed {
-		_, err := decodeRefund([]byte(content))
+		_, err := DecodeRefund([]byte(content))
 		var bad *malformedError
 		require.ErrorAs(t, err, &bad, content)
 		require.Equal(t, want, bad.Error(), content)
@@ -157,7 +157,7 @@ func TestReportedFieldsAreBounded(t *testing.T) {
 	for i := range 5000 {
 		many = append(many, fmt.Sprintf(`"x%d":1`, i))
 	}
-	_, err := decodeRefund([]byte("{" + strings.Join(many, ",") + "}"))
+	_, err := DecodeRefund([]byte("{" + strings.Join(many, ",") + "}"))
 	var invalid *refund.InvalidError
 	require.ErrorAs(t, err, &invalid)
 	require.Len(t, invalid.Fields, maxFieldErrors)
@@ -175,7 +175,7 @@ func FuzzDecodeRefund(f *testing.F) {
 		f.Add([]byte(content))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		r, err := decodeRefund(content)
+		r, err := DecodeRefund(content)
 		if err != nil {
 			var bad *malformedError
 			var invalid *refund.InvalidError
@@ -189,7 +189,7 @@ func FuzzDecodeRefund(f *testing.F) {
 		require.NoError(t, r.Validate())
 		again, err := json.Marshal(r)
 		require.NoError(t, err)
-		same, err := decodeRefund(again)
+		same, err := DecodeRefund(again)
 		require.NoError(t, err)
 		require.Equal(t, r.Fingerprint(), same.Fingerprint())
 	})

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -83,15 +81,7 @@ func readRefund(file string, stdin io.Reader) (refund.Refund, error) {
 	if len(b) > maxInput {
 		return r, fmt.Errorf("the refund is longer than %d bytes", maxInput)
 	}
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&r); err != nil {
-		return r, fmt.Errorf("reading the refund: %w", err)
-	}
-	if dec.More() {
-		return r, errors.New("reading the refund: there is more than one JSON value")
-	}
-	return r, nil
+	return starter.DecodeRefund(b)
 }
 
 func (a *app) submit(cmd *cobra.Command, r refund.Refund, out output) error {
