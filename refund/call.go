@@ -96,7 +96,6 @@ const (
 	CodeUnreadable    = "unreadable"     // unknown: an answer that the contract does not list
 	CodeContradiction = "contradiction"  // unknown: an answer about a different refund
 	CodeLost          = "lost"           // unknown: the process ended between intent and record
-	CodeHiddenRetry   = "hidden_retry"   // a second send on one ticket was refused
 	CodeConnect       = "connect_failed" // not sent: no connection within the budget
 	CodeCancelled     = "cancelled"      // not sent: the caller gave up in time
 	CodeDeadline      = "deadline"       // not sent: the case's deadline came first

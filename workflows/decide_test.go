@@ -256,7 +256,7 @@ func TestDecideBacksOff(t *testing.T) {
 		}
 		require.GreaterOrEqual(t, lowest, tt.min)
 		require.LessOrEqual(t, highest, tt.max)
-		require.InDelta(t, (tt.min + tt.max).Seconds()/2, (sum / n).Seconds(), 0.1*(tt.max-tt.min).Seconds(), "uniform")
+		require.InDelta(t, (tt.min+tt.max).Seconds()/2, (sum / n).Seconds(), 0.1*(tt.max-tt.min).Seconds(), "uniform")
 		require.Less(t, lowest-tt.min, (tt.max-tt.min)/20)
 		require.Less(t, tt.max-highest, (tt.max-tt.min)/20)
 	}
