@@ -8,10 +8,12 @@
 package workflows
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
 	"refundgate/refund"
@@ -64,6 +66,11 @@ func (w *refundWorkflow) open() error {
 	var res refund.OpenResult
 	ctx := workflow.WithActivityOptions(w.ctx, bookkeepingOptions("read the case from the ledger"))
 	if err := workflow.ExecuteActivity(ctx, refund.ActivityOpen, refund.OpenInput{Refund: w.c.Refund}).Get(ctx, &res); err != nil {
+		// What can't become a case ends the workflow under the reason's type.
+		var app *temporal.ApplicationError
+		if errors.As(err, &app) {
+			return temporal.NewNonRetryableApplicationError("opening the case: "+app.Message(), app.Type(), err)
+		}
 		return fmt.Errorf("opening the case: %w", err)
 	}
 	w.c, w.policy, w.saved = res.Case, res.Policy, res.Case.Status

@@ -1,0 +1,465 @@
+package workflows_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
+	sdkpb "go.temporal.io/api/sdk/v1"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"refundgate/internal/testenv"
+	"refundgate/refund"
+	"refundgate/workflows"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+var saveHistories = flag.Bool("save-histories", false, "write the histories of the tests' workflows to testdata/history")
+
+// historyDir holds the histories that every later version has to replay.
+const historyDir = "testdata/history"
+
+// world plays everything that a workflow calls, with scripted answers to the
+// provider's calls. It keeps a case as the ledger would.
+type world struct {
+	t      *testing.T
+	client client.Client
+	policy refund.Policy
+
+	mu       sync.Mutex
+	answers  []func(in refund.CallInput) (refund.CallResult, error)
+	c        refund.Case
+	saves    []refund.Status
+	inputs   []refund.CallInput
+	recorded []refund.Call
+	resolved []refund.CallInput
+	refuse   error // of OpenCase
+	// closedAs makes every save find that another run has closed the case.
+	closedAs refund.Status
+}
+
+// newWorld starts a worker on a namespace of its own. The policy's waits are
+// milliseconds.
+func newWorld(t *testing.T, answers ...func(refund.CallInput) (refund.CallResult, error)) *world {
+	t.Helper()
+	hostPort, namespace := testenv.Temporal(t)
+	quiet := log.NewStructuredLogger(slog.New(slog.DiscardHandler))
+	c, err := client.Dial(client.Options{HostPort: hostPort, Namespace: namespace, Logger: quiet})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+
+	p := policy
+	p.Deadline = 5 * time.Minute
+	p.Backoff = []refund.Range{{Min: 5 * time.Millisecond, Max: 10 * time.Millisecond}}
+	p.Checks = refund.Checks{Max: 5, Initial: 5 * time.Millisecond, Factor: 2, Cap: 50 * time.Millisecond, Jitter: 0.5}
+	p.NotSentInitial, p.NotSentMax = 5*time.Millisecond, 50*time.Millisecond
+	p.Contract.NotFoundAfter = 20 * time.Millisecond
+	w := &world{t: t, client: c, policy: p, answers: answers}
+
+	orchestrator := worker.New(c, refund.TaskQueue, worker.Options{})
+	orchestrator.RegisterWorkflowWithOptions(workflows.Refund, workflow.RegisterOptions{Name: refund.WorkflowType})
+	egress := worker.New(c, refund.EgressQueue("demo"), worker.Options{DisableWorkflowWorker: true})
+	for _, a := range []struct {
+		w    worker.Worker
+		name string
+		f    any
+	}{
+		{orchestrator, refund.ActivityOpen, w.open},
+		{orchestrator, refund.ActivitySave, w.save},
+		{orchestrator, refund.ActivityRecord, w.record},
+		{orchestrator, refund.ActivityResolve, w.resolve},
+		{egress, refund.ActivitySubmit, w.call},
+		{egress, refund.ActivityCheck, w.call},
+	} {
+		a.w.RegisterActivityWithOptions(a.f, activity.RegisterOptions{Name: a.name})
+	}
+	require.NoError(t, orchestrator.Start())
+	t.Cleanup(orchestrator.Stop)
+	require.NoError(t, egress.Start())
+	t.Cleanup(egress.Stop)
+	return w
+}
+
+func (w *world) open(_ context.Context, in refund.OpenInput) (refund.OpenResult, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refuse != nil {
+		return refund.OpenResult{}, w.refuse
+	}
+	if w.c.Refund.ID == "" {
+		now := time.Now()
+		w.c = refund.Case{Refund: in.Refund, Status: refund.StatusQueued, Generation: 1, AcceptedAt: now, DeadlineAt: now.Add(w.policy.Deadline)}
+	}
+	return refund.OpenResult{Case: w.c, Policy: w.policy}, nil
+}
+
+func (w *world) save(_ context.Context, in refund.SaveInput) (refund.SaveResult, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closedAs != "" {
+		w.c.Status = w.closedAs
+		return refund.SaveResult{Superseded: true}, nil
+	}
+	w.c.Status, w.c.ReviewReason = in.Status, in.ReviewReason
+	w.saves = append(w.saves, in.Status)
+	return refund.SaveResult{}, nil
+}
+
+func (w *world) call(_ context.Context, in refund.CallInput) (refund.CallResult, error) {
+	w.mu.Lock()
+	w.inputs = append(w.inputs, in)
+	if len(w.answers) == 0 {
+		w.mu.Unlock()
+		return refund.CallResult{}, errors.New("the script has no answer for " + in.Key.String())
+	}
+	answer := w.answers[0]
+	w.answers = w.answers[1:]
+	w.mu.Unlock()
+	res, err := answer(in)
+	if err == nil {
+		w.mu.Lock()
+		w.c.Calls = append(w.c.Calls, res.Call)
+		w.c.Attempts = w.c.CountAttempts()
+		w.mu.Unlock()
+	}
+	return res, err
+}
+
+func (w *world) record(_ context.Context, call refund.Call) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.recorded = append(w.recorded, call)
+	return nil
+}
+
+func (w *world) resolve(_ context.Context, in refund.CallInput) (refund.CallResult, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.resolved = append(w.resolved, in)
+	return answered(in, refund.Result{Outcome: unknown, Code: refund.CodeLost}), nil
+}
+
+// answered is the result of a call that was sent.
+func answered(in refund.CallInput, r refund.Result) refund.CallResult {
+	start := time.Now()
+	call := refund.Call{Key: in.Key, Origin: in.Origin, Account: in.Account, IntentAt: start, FinishedAt: &start, Result: r}
+	if r.Outcome != notSent {
+		call.StartedAt = &start
+	}
+	return refund.CallResult{Call: call}
+}
+
+func answer(r refund.Result) func(refund.CallInput) (refund.CallResult, error) {
+	return func(in refund.CallInput) (refund.CallResult, error) { return answered(in, r), nil }
+}
+
+func outcome(o refund.Outcome) func(refund.CallInput) (refund.CallResult, error) {
+	return answer(refund.Result{Outcome: o})
+}
+
+func newRefund() refund.Refund { return newStory().c.Refund }
+
+func (w *world) start() client.WorkflowRun {
+	w.t.Helper()
+	r := newRefund()
+	run, err := w.client.ExecuteWorkflow(w.t.Context(), client.StartWorkflowOptions{ID: refund.WorkflowID(r.ID), TaskQueue: refund.TaskQueue}, refund.WorkflowType, r)
+	require.NoError(w.t, err)
+	return run
+}
+
+// finish waits for the workflow's end and replays its history.
+func (w *world) finish(run client.WorkflowRun) (closing refund.Closing, err error) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	err = run.Get(ctx, &closing)
+	w.replay(run)
+	return closing, err
+}
+
+// parked waits until the workflow says that it is in review.
+func (w *world) parked(run client.WorkflowRun) refund.Case {
+	w.t.Helper()
+	var c refund.Case
+	require.Eventually(w.t, func() bool {
+		c = w.query(run)
+		return c.Status == refund.StatusReview
+	}, time.Minute, 20*time.Millisecond)
+	w.replay(run)
+	return c
+}
+
+func (w *world) query(run client.WorkflowRun) (c refund.Case) {
+	w.t.Helper()
+	v, err := w.client.QueryWorkflow(w.t.Context(), run.GetID(), run.GetRunID(), refund.QueryCase)
+	require.NoError(w.t, err)
+	require.NoError(w.t, v.Get(&c))
+	return c
+}
+
+// replay fetches the run's history, replays it, and keeps it if told to.
+func (w *world) replay(run client.WorkflowRun) {
+	w.t.Helper()
+	history := &historypb.History{}
+	for it := w.client.GetWorkflowHistory(w.t.Context(), run.GetID(), run.GetRunID(), false, enums.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); it.HasNext(); {
+		event, err := it.Next()
+		require.NoError(w.t, err)
+		history.Events = append(history.Events, event)
+	}
+	require.NoError(w.t, newReplayer().ReplayWorkflowHistory(nil, history))
+	if *saveHistories {
+		b, err := protojson.MarshalOptions{Multiline: true}.Marshal(history)
+		require.NoError(w.t, err)
+		name := strings.NewReplacer("/", "-", " ", "-").Replace(strings.TrimPrefix(w.t.Name(), "Test"))
+		require.NoError(w.t, os.MkdirAll(historyDir, 0o755))
+		require.NoError(w.t, os.WriteFile(filepath.Join(historyDir, strings.ToLower(name)+".json"), b, 0o644))
+	}
+}
+
+func newReplayer() worker.WorkflowReplayer {
+	r := worker.NewWorkflowReplayer()
+	r.RegisterWorkflowWithOptions(workflows.Refund, workflow.RegisterOptions{Name: refund.WorkflowType})
+	return r
+}
+
+func TestRefund(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name     string
+		answers  []func(refund.CallInput) (refund.CallResult, error)
+		want     refund.Status
+		attempts int
+		saves    []refund.Status
+	}{
+		{"success", []func(refund.CallInput) (refund.CallResult, error){outcome(ok)}, isOK, 1, []refund.Status{isOK}},
+		{"rejected", []func(refund.CallInput) (refund.CallResult, error){outcome(rejected)}, isReject, 1, []refund.Status{isReject}},
+		{"busy", []func(refund.CallInput) (refund.CallResult, error){outcome(busy), outcome(busy), outcome(ok)}, isOK, 3, []refund.Status{isRetry, isOK}},
+		{"unknown", []func(refund.CallInput) (refund.CallResult, error){outcome(unknown), outcome(unknown), outcome(ok)}, isOK, 1, []refund.Status{isUnknown, isOK}},
+		{"pending", []func(refund.CallInput) (refund.CallResult, error){outcome(pending), outcome(pending), outcome(ok)}, isOK, 1, []refund.Status{isPending, isOK}},
+		{"not sent", []func(refund.CallInput) (refund.CallResult, error){outcome(notSent), outcome(notSent), outcome(ok)}, isOK, 1, []refund.Status{isOK}},
+		{"absent", []func(refund.CallInput) (refund.CallResult, error){outcome(unknown), outcome(notFound), outcome(notFound), outcome(notFound), outcome(notFound), outcome(ok)}, isOK, -1, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, tt.answers...)
+			closing, err := w.finish(w.start())
+			require.NoError(t, err)
+			require.Equal(t, tt.want, closing.Status)
+			if tt.attempts >= 0 {
+				require.Equal(t, tt.attempts, closing.Attempts)
+				require.Equal(t, tt.saves, w.saves)
+			}
+			require.Empty(t, w.resolved)
+			require.Empty(t, w.recorded)
+			seqs := map[refund.CallKey]bool{}
+			for _, in := range w.inputs {
+				require.False(t, seqs[in.Key], "a key was used twice: %s", in.Key)
+				seqs[in.Key] = true
+				require.Equal(t, newRefund(), in.Refund)
+			}
+		})
+	}
+}
+
+func TestDeadlineParksTheCase(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outcome(unknown))
+	w.policy.Deadline = 300 * time.Millisecond
+	w.policy.Checks.Initial, w.policy.Checks.Cap = time.Minute, time.Minute
+	run := w.start()
+	c := w.parked(run)
+	require.Equal(t, refund.ReviewDeadlineUnknown, c.ReviewReason)
+	require.Equal(t, []refund.Status{isUnknown, isReview}, w.saves)
+
+	// Cancelling the workflow must not lose the case.
+	require.NoError(t, w.client.CancelWorkflow(t.Context(), run.GetID(), run.GetRunID()))
+	time.Sleep(200 * time.Millisecond)
+	desc, err := w.client.DescribeWorkflow(t.Context(), run.GetID(), run.GetRunID())
+	require.NoError(t, err)
+	require.Equal(t, enums.WORKFLOW_EXECUTION_STATUS_RUNNING, desc.Status)
+	require.Equal(t, isReview, w.query(run).Status)
+}
+
+// Nobody serves the egress queue: at the deadline the case goes to people, and
+// the ledger is asked first, so that the task can't be carried out later.
+func TestDeadlineInTheQueue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.policy.Deadline = 500 * time.Millisecond
+	w.c = refund.Case{
+		Refund: newRefund(), Status: isQueued, Generation: 1,
+		AcceptedAt: time.Now(), DeadlineAt: time.Now().Add(w.policy.Deadline),
+	}
+	w.c.Refund.Account = "nobody"
+	c := w.parked(w.start())
+	require.Len(t, w.resolved, 1)
+	require.Empty(t, w.inputs)
+	require.Equal(t, refund.ReviewDeadlineUnknown, c.ReviewReason)
+}
+
+func TestUnrecordedOutcomeIsRecordedLater(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(in refund.CallInput) (refund.CallResult, error) {
+		res := answered(in, refund.Result{Outcome: ok, ProviderRefundID: "re_1"})
+		res.Unrecorded = true
+		return res, nil
+	})
+	closing, err := w.finish(w.start())
+	require.NoError(t, err)
+	require.Equal(t, "re_1", closing.ProviderRefundID)
+	require.Len(t, w.recorded, 1)
+	require.Equal(t, ok, w.recorded[0].Result.Outcome)
+}
+
+// The call's activity fails, as it does when its worker dies: it is not run
+// again, the ledger is asked, and what may have been sent is checked.
+func TestLostActivityIsResolved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(refund.CallInput) (refund.CallResult, error) { return refund.CallResult{}, errors.New("lost") }, outcome(ok))
+	closing, err := w.finish(w.start())
+	require.NoError(t, err)
+	require.Equal(t, isOK, closing.Status)
+	require.Equal(t, 1, closing.Attempts)
+	require.Len(t, w.resolved, 1)
+	require.Equal(t, []refund.CallKind{refund.KindSubmit, refund.KindCheck}, []refund.CallKind{w.inputs[0].Key.Kind, w.inputs[1].Key.Kind})
+}
+
+// The ledger knows more than this run: its truth replaces the run's.
+func TestExhaustedInTheLedgerIsRead(t *testing.T) {
+	t.Parallel()
+	var w *world
+	w = newWorld(t, outcome(busy), func(in refund.CallInput) (refund.CallResult, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.c.Calls = nil
+		for n := range 3 {
+			w.c.Calls = append(w.c.Calls, refund.Call{
+				Key:    refund.CallKey{RefundID: in.Key.RefundID, Generation: 1, Kind: refund.KindSubmit, Seq: n + 1},
+				Origin: refund.OriginRetry, IntentAt: time.Now(), Result: refund.Result{Outcome: busy},
+			})
+		}
+		return answered(in, refund.Result{Outcome: notSent, Code: refund.CodeExhausted}), nil
+	})
+	c := w.parked(w.start())
+	require.Equal(t, refund.ReviewAttempts, c.ReviewReason)
+	require.Len(t, w.inputs, 2)
+}
+
+// CASE 39, F3: a second start after the end, or a run beside one that closed
+// the case, ends with the recorded result and calls nobody.
+func TestSecondRunSendsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outcome(ok))
+	_, err := w.finish(w.start())
+	require.NoError(t, err)
+	closing, err := w.finish(w.start())
+	require.NoError(t, err)
+	require.Equal(t, isOK, closing.Status)
+	require.Len(t, w.inputs, 1)
+}
+
+func TestSupersededSave(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outcome(unknown))
+	w.closedAs = refund.StatusNotRefunded
+	closing, err := w.finish(w.start())
+	require.NoError(t, err)
+	require.Equal(t, refund.StatusNotRefunded, closing.Status)
+	require.Len(t, w.inputs, 1)
+}
+
+func TestRefusedInputFailsTheWorkflow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.refuse = temporal.NewNonRetryableApplicationError("the refund id was accepted with other content", refund.ErrorTypeConflict, nil)
+	_, err := w.finish(w.start())
+	var app *temporal.ApplicationError
+	require.ErrorAs(t, err, &app)
+	require.Equal(t, refund.ErrorTypeConflict, app.Type())
+	require.Empty(t, w.inputs)
+}
+
+// What operators see: search attributes, the query, the current details.
+func TestCaseIsReadable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outcome(busy), outcome(busy), answer(refund.Result{Outcome: busy, Code: "a|b"}))
+	run := w.start()
+	c := w.parked(run)
+	require.Equal(t, 3, c.Attempts)
+	require.Len(t, c.Calls, 3)
+
+	desc, err := w.client.DescribeWorkflow(t.Context(), run.GetID(), run.GetRunID())
+	require.NoError(t, err)
+	got := map[string]any{}
+	for name, payload := range desc.RawResponse.GetWorkflowExecutionInfo().GetSearchAttributes().GetIndexedFields() {
+		var v any
+		require.NoError(t, converter.GetDefaultDataConverter().FromPayload(payload, &v))
+		got[name] = v
+	}
+	require.Equal(t, "review", got[refund.AttributeStatus])
+	require.Equal(t, "demo", got[refund.AttributeAccount])
+	require.Equal(t, "o-1", got[refund.AttributeOrder])
+	require.Equal(t, "attempts_exhausted", got[refund.AttributeReview])
+	require.InDelta(t, 3, got[refund.AttributeTries], 0)
+	require.Contains(t, fmt.Sprint(got[refund.AttributeDue]), "T")
+
+	v, err := w.client.QueryWorkflow(t.Context(), run.GetID(), run.GetRunID(), "__temporal_workflow_metadata")
+	require.NoError(t, err)
+	var meta sdkpb.WorkflowMetadata
+	require.NoError(t, v.Get(&meta))
+	for _, want := range []string{"**review**: all 3 attempts are used", "12.50 TWD of payment pay-1", "| submit 3 | retry |", `busy (a\|b)`} {
+		require.Contains(t, meta.GetCurrentDetails(), want)
+	}
+	require.True(t, slices.ContainsFunc(meta.GetDefinition().GetQueryDefinitions(), func(d *sdkpb.WorkflowInteractionDefinition) bool {
+		return d.GetName() == refund.QueryCase && d.GetDescription() != ""
+	}))
+}
+
+// CASE 40: histories of earlier versions replay.
+func TestCase40_SavedHistoriesReplay(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join(historyDir, "*.json"))
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(files), 10, "where are the histories?")
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			require.NoError(t, newReplayer().ReplayWorkflowHistoryFromJSONFile(nil, file))
+		})
+	}
+}
+
+// A history that this version can't have made must fail, or the test above
+// proves nothing.
+func TestCase40_BadHistoriesFail(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join(historyDir, "bad", "*.json"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			require.ErrorContains(t, newReplayer().ReplayWorkflowHistoryFromJSONFile(nil, file), "nondeterministic")
+		})
+	}
+}
