@@ -67,17 +67,19 @@ func TestStandbyTakesOverInOrder(t *testing.T) {
 	}
 	_, err := s.control.WaitRecord(t.Context(), 5)
 	require.NoError(t, err)
+	require.NotContains(t, second.lines(), "egress: owner")
 	require.NoError(t, first.stop())
-	require.NotContains(t, second.lines(), "egress: owner", "it became the owner while the first one existed")
+	gone := time.Now()
 	second.waitFor("egress: owner")
-	var last int64
 	for _, id := range ids {
 		c := s.settled(id, time.Minute)
 		require.Equal(t, refund.StatusSucceeded, c.Status, describeCalls(c))
 		require.Equal(t, 1, c.Attempts, "handing back uses up no attempt")
 		for _, call := range c.Calls {
 			require.Equal(t, refund.OutcomeSucceeded, call.Result.Outcome, describeCalls(c))
-			last = max(last, call.StartedMono)
+			if call.Epoch > 1 {
+				require.True(t, call.StartedAt.After(gone), "the second one sent while the first one existed")
+			}
 		}
 	}
 	s.requireMatched(ids...)

@@ -61,11 +61,20 @@ whenever that changes.`,
 			}
 			defer p.close()
 			g, ctx := errgroup.WithContext(cmd.Context())
+			// The egress ends last, so that when it gives up the right to send
+			// nothing but the exit is left to do.
+			egress, stop := context.WithCancel(context.WithoutCancel(ctx))
+			defer stop()
 			if chosen[roleOrchestrator] {
-				g.Go(func() error { return p.orchestrate(ctx) })
+				g.Go(func() error {
+					defer stop()
+					return p.orchestrate(ctx)
+				})
+			} else {
+				context.AfterFunc(ctx, stop)
 			}
 			if chosen[roleEgress] {
-				if err := p.egress(ctx, g, accounts, cmd.OutOrStdout()); err != nil {
+				if err := p.egress(egress, g, accounts, cmd.OutOrStdout()); err != nil {
 					return err
 				}
 			}
