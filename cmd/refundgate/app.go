@@ -37,6 +37,15 @@ func (a *app) config() (config.Config, error) {
 	return config.Load(a.configPath, os.Getenv)
 }
 
+// ledger loads the configuration and connects to its database.
+func (a *app) ledger(ctx context.Context) (*ledger.Ledger, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	return openLedger(ctx, cfg)
+}
+
 // openLedger connects to the configured database.
 func openLedger(ctx context.Context, cfg config.Config) (*ledger.Ledger, error) {
 	if cfg.MySQL.DSN == "" {

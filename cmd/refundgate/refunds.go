@@ -49,11 +49,7 @@ func newRefundsList(a *app) *cobra.Command {
 		if f.Limit < 1 || f.Limit > ledger.MaxPageSize {
 			return usagef("--limit is from 1 to %d", ledger.MaxPageSize)
 		}
-		cfg, err := a.config()
-		if err != nil {
-			return err
-		}
-		l, err := openLedger(cmd.Context(), cfg)
+		l, err := a.ledger(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -105,11 +101,7 @@ func newRefundsShow(a *app) *cobra.Command {
 		if err := refund.ValidateID(id); err != nil {
 			return usagef("the refund id %v", err)
 		}
-		cfg, err := a.config()
-		if err != nil {
-			return err
-		}
-		l, err := openLedger(cmd.Context(), cfg)
+		l, err := a.ledger(cmd.Context())
 		if err != nil {
 			return err
 		}

@@ -148,7 +148,7 @@ type Account struct {
 	Contract Contract `yaml:"contract"`
 }
 
-// Contract has the fields of provider.Contract and converts to it.
+// Contract has the fields of refund.Contract and converts to it.
 type Contract struct {
 	// IdempotentResends: a second send with the same key and bytes has no
 	// second effect. Defaults to true, which the reference provider promises.
