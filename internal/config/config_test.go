@@ -14,7 +14,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/stretchr/testify/require"
 
-	"refundgate/provider"
+	"refundgate/refund"
 )
 
 const examplePath = "../../refundgate.example.yaml"
@@ -103,8 +103,8 @@ defaults:
 	require.NoError(t, err)
 	require.Equal(t, 2*time.Second, slow.StartInterval())
 	require.Equal(t, 4*time.Second, slow.CallTimeout)
-	require.Equal(t, provider.Contract{KeyLifetime: 24 * time.Hour, NotFoundAfter: time.Minute, NotFoundChecks: 3},
-		provider.Contract(slow.Contract), "one contract value differs, the others are inherited")
+	require.Equal(t, refund.Contract{KeyLifetime: 24 * time.Hour, NotFoundAfter: time.Minute, NotFoundChecks: 3},
+		refund.Contract(slow.Contract), "one contract value differs, the others are inherited")
 
 	_, err = cfg.Account("other")
 	require.EqualError(t, err, `account "other" is not in the configuration; there is plain, slow`)

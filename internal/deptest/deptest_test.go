@@ -35,7 +35,7 @@ var rules = []rule{
 	// Activities know the parts' types and errors, and are handed the parts.
 	{pkg: "activities", may: only("refund", "provider", "limiter", "ledger", "internal/telemetry")},
 	{pkg: "plan", may: only("refund")},
-	{pkg: "internal/config", may: only("refund", "provider")},
+	{pkg: "internal/config", may: only("refund")},
 	{pkg: "internal/telemetry", may: only("refund")},
 	{pkg: "internal/devenv", may: only("refund")},
 	{pkg: "internal/testenv", may: only("refund", "internal/devenv")},
