@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -41,6 +43,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) int {
+	// net/http writes what a peer sent out of turn to the standard log. All of
+	// our own lines go through slog, and a provider's bytes belong in neither.
+	log.SetOutput(io.Discard)
 	root := newRoot()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
