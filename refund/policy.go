@@ -48,13 +48,16 @@ type Contract struct {
 	// IdempotentResends: a second send with the same key and bytes has no
 	// second effect.
 	IdempotentResends bool `json:"idempotent_resends"`
-	// KeyLifetime is how long after first use the key keeps that effect.
+	// KeyLifetime is how long after first use the key keeps that effect. 0
+	// goes with resends that have no such effect at any time.
 	KeyLifetime time.Duration `json:"key_lifetime"`
 	// NotFoundAfter is how long after the last possible send "not found" may
 	// begin to count. 0 means that it never counts.
 	NotFoundAfter time.Duration `json:"not_found_after"`
 	// NotFoundChecks is how many checks in a row must have found no trace, the
-	// last of them NotFoundAfter or more past the last possible send.
+	// last of them NotFoundAfter or more past the last possible send. A check
+	// that learnt nothing neither counts nor breaks the row; one that saw some
+	// trace, however contradictory, breaks it.
 	NotFoundChecks int `json:"not_found_checks"`
 }
 

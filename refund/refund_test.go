@@ -1,7 +1,10 @@
 package refund_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -129,7 +132,7 @@ func TestCase31_MoneyIsReadExactly(t *testing.T) {
 		`{"value":12.50,"currency":"TWD"}`, `{"value":1e3,"currency":"TWD"}`, `{"value":"1250","currency":"TWD"}`,
 		`{"value":1250.0,"currency":"TWD"}`, `{"value":null,"currency":"TWD"}`, `{"currency":"TWD"}`, `{"value":1250}`,
 		`{"value":9223372036854775808,"currency":"TWD"}`, `{"value":true,"currency":"TWD"}`, `{"value":[1],"currency":"TWD"}`,
-		`1250`, `"1250"`, `[]`,
+		`1250`, `"1250"`, `[]`, `null`,
 	} {
 		var m refund.Money
 		var invalid *refund.InvalidError
@@ -138,8 +141,11 @@ func TestCase31_MoneyIsReadExactly(t *testing.T) {
 	}
 }
 
+// Whatever is read as money was written as that very integer.
 func FuzzMoney(f *testing.F) {
-	for _, seed := range []string{`{"value":1250,"currency":"TWD"}`, `{"value":-0}`, `{"value":1e400,"currency":""}`, `null`} {
+	for _, seed := range []string{
+		`{"value":1250,"currency":"TWD"}`, `{"value":-0,"currency":""}`, `{"value":1e400,"currency":""}`, `{"Value":12.50,"currency":"TWD"}`, `null`,
+	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -152,6 +158,22 @@ func FuzzMoney(f *testing.F) {
 		var again refund.Money
 		require.NoError(t, json.Unmarshal(out, &again))
 		require.Equal(t, m, again)
+
+		var members map[string]any
+		d := json.NewDecoder(bytes.NewReader(in))
+		d.UseNumber()
+		require.NoError(t, d.Decode(&members))
+		var written []any
+		for name, value := range members {
+			if strings.EqualFold(name, "value") {
+				written = append(written, value)
+			}
+		}
+		exact := json.Number(strconv.FormatInt(m.Value, 10))
+		if m.Value == 0 && slices.Contains(written, any(json.Number("-0"))) {
+			exact = "-0"
+		}
+		require.Contains(t, written, exact)
 	})
 }
 

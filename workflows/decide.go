@@ -47,7 +47,7 @@ func Decide(c refund.Case, p refund.Policy, now time.Time) Step {
 	if c.Status == refund.StatusReview {
 		return Step{Kind: StepReview, Status: refund.StatusReview, Reason: c.ReviewReason, Why: "in review"}
 	}
-	f := learn(c, p.Contract)
+	f := learn(c, p)
 	switch {
 	case f.settled != nil:
 		return Step{Kind: StepClose, Status: finalStatus(f.settled.Outcome), Why: describe(*f.settled)}
@@ -67,7 +67,7 @@ func Decide(c refund.Case, p refund.Policy, now time.Time) Step {
 		return review(refund.ReviewAttempts, fmt.Sprintf("all %d attempts are used and the provider accepted none", p.MaxAttempts))
 	case f.mayHaveRun && !p.Contract.IdempotentResends:
 		return review(refund.ReviewNoSafeResend, "the provider's contract does not make a resend safe")
-	case f.attempts > 0 && p.Contract.KeyLifetime > 0 && now.Sub(f.firstUse) >= p.Contract.KeyLifetime:
+	case !f.firstUse.IsZero() && p.Contract.KeyLifetime > 0 && now.Sub(f.firstUse) >= p.Contract.KeyLifetime:
 		return review(refund.ReviewKeyExpired, "the idempotency key is past its lifetime")
 	default:
 		return f.submit(c, p, now)
@@ -90,13 +90,13 @@ type facts struct {
 	settled    *refund.Result      // a definite final answer
 	forbidden  refund.ReviewReason // set: no automatic send may follow
 	attempts   int                 // automatic sends that may have reached the provider
-	firstUse   time.Time           // of the idempotency key
-	mayHaveRun bool                // some attempt was unknown, even if found absent since
+	firstUse   time.Time           // of the idempotency key; zero if there was none
+	mayHaveRun bool                // some attempt was unknown or accepted, even if found absent since
 	open       bool                // an attempt may have been executed and isn't accounted for
 	since      time.Time           // when the last such attempt ended
-	ambiguous  bool                // the latest answer was a reject that may be an echo
+	ambiguous  bool                // an answer was a reject that may be an echo
 	pending    bool                // the provider has the refund and works on it
-	missing    int                 // checks in a row that found no trace
+	missing    int                 // checks in a row that found no trace; those that learnt nothing don't count
 	checks     int                 // automatic checks made
 	checksRow  int                 // checks since the last send
 	notSentRow int                 // calls in a row that were not sent
@@ -105,15 +105,15 @@ type facts struct {
 }
 
 // learn reads the calls of the current generation in order.
-func learn(c refund.Case, contract refund.Contract) facts {
+func learn(c refund.Case, p refund.Policy) facts {
 	f := facts{lastEnd: c.AcceptedAt}
 	for _, call := range c.Calls {
 		if call.Key.Generation != c.Generation {
 			continue
 		}
-		f.lastEnd = endOf(call)
+		f.lastEnd = endOf(call, p)
 		r := call.Result
-		if r.NeverResend && f.forbidden == "" {
+		if r.NeverResend {
 			f.forbidden = refund.ReviewMismatch
 			if r.Code == refund.CodeUnsupported {
 				f.forbidden = refund.ReviewUnsupported
@@ -131,7 +131,7 @@ func learn(c refund.Case, contract refund.Contract) facts {
 		case refund.KindSubmit:
 			f.learnSubmit(call)
 		case refund.KindCheck:
-			f.learnCheck(call, contract)
+			f.learnCheck(call, p.Contract)
 		}
 	}
 	// The ledger's count stands where this history knows less than it.
@@ -152,7 +152,7 @@ func (f *facts) learnSubmit(call refund.Call) {
 	case refund.OutcomeSucceeded:
 		f.settle(r)
 	case refund.OutcomePending:
-		f.pending, f.open = true, false
+		f.accepted()
 	case refund.OutcomeBusy:
 		// Not accepted, and said so. What was open before stays open.
 	case refund.OutcomeRejected:
@@ -160,12 +160,12 @@ func (f *facts) learnSubmit(call refund.Call) {
 		case r.AccountWide:
 			// About our credentials, not about the refund.
 		case r.Ambiguous && f.mayHaveRun:
-			f.ambiguous, f.open, f.since = true, true, endOf(call)
+			f.ambiguous, f.open, f.since = true, true, f.lastEnd
 		default:
 			f.settle(r)
 		}
 	default: // unknown, or no outcome was ever recorded
-		f.mayHaveRun, f.open, f.since, f.ambiguous = true, true, endOf(call), false
+		f.mayHaveRun, f.open, f.since = true, true, f.lastEnd
 	}
 }
 
@@ -179,15 +179,12 @@ func (f *facts) learnCheck(call refund.Call, contract refund.Contract) {
 	case refund.OutcomeSucceeded:
 		f.settle(r)
 	case refund.OutcomePending:
-		f.pending, f.open, f.missing = true, false, 0
+		f.accepted()
 	case refund.OutcomeRejected:
 		if !r.AccountWide {
 			f.settle(r)
 		}
 	case refund.OutcomeNotFound:
-		if !f.open {
-			return
-		}
 		f.missing++
 		asked := call.IntentAt
 		if call.StartedAt != nil {
@@ -197,8 +194,20 @@ func (f *facts) learnCheck(call refund.Call, contract refund.Contract) {
 		if longEnough && f.missing >= contract.NotFoundChecks {
 			f.open = false
 		}
-	default: // busy or unreadable: nothing learnt
+	default:
+		// Busy, unreadable or without an answer: nothing learnt. But an answer
+		// that shows some trace, however contradictory, is no step towards
+		// absence.
+		if r.ProviderRefundID != "" || r.Code == refund.CodeContradiction {
+			f.missing = 0
+		}
 	}
+}
+
+// accepted: the provider has the refund. From then on checks tell the rest,
+// and a reject of another send may be the echo of this one.
+func (f *facts) accepted() {
+	f.pending, f.mayHaveRun = true, true
 }
 
 // settle keeps the first definite answer: a final state never regresses.
@@ -247,7 +256,7 @@ func (f *facts) submit(c refund.Case, p refund.Policy, now time.Time) Step {
 	if f.attempts == 0 {
 		return Step{
 			Kind: StepSubmit, Origin: refund.OriginFirst, Status: refund.StatusQueued, Why: "first attempt",
-			At: latest(now, f.notSentUntil(p)),
+			At: latest(now, f.retryAt, f.notSentUntil(p)),
 		}
 	}
 	at := f.lastEnd
@@ -280,15 +289,13 @@ func spread(c refund.Case, kind refund.CallKind) float64 {
 	return float64(binary.BigEndian.Uint64(sum[:8])>>11) / (1 << 53)
 }
 
-func endOf(call refund.Call) time.Time {
-	switch {
-	case call.FinishedAt != nil:
+// endOf is when the call was over. Nobody knows of one without a record: it
+// may have taken all the time that a call can.
+func endOf(call refund.Call, p refund.Policy) time.Time {
+	if call.FinishedAt != nil {
 		return *call.FinishedAt
-	case call.StartedAt != nil:
-		return *call.StartedAt
-	default:
-		return call.IntentAt
 	}
+	return call.IntentAt.Add(p.CallBudget)
 }
 
 func latest(times ...time.Time) time.Time {

@@ -14,41 +14,68 @@ import (
 
 // drawResult draws what may come back from a call: sensible or not.
 func drawResult(t *rapid.T, now time.Time) refund.Result {
+	oneIn := func(n int, what string) bool { return rapid.IntRange(1, n).Draw(t, what) == 1 }
 	r := refund.Result{Outcome: rapid.SampledFrom(append([]refund.Outcome{"", "junk"}, refund.Outcomes...)).Draw(t, "outcome")}
-	if rapid.IntRange(0, 4).Draw(t, "retryAt") == 0 {
+	if oneIn(5, "retryAt") {
 		at := now.Add(time.Duration(rapid.IntRange(-60, 1200).Draw(t, "retryIn")) * time.Second)
 		r.RetryAt = &at
 	}
-	r.AccountWide = rapid.IntRange(0, 9).Draw(t, "accountWide") == 0
-	r.Ambiguous = rapid.IntRange(0, 4).Draw(t, "ambiguous") == 0
-	r.NeverResend = rapid.IntRange(0, 19).Draw(t, "neverResend") == 0
+	if oneIn(5, "coded") {
+		r.Code = rapid.SampledFrom([]string{refund.CodeContradiction, refund.CodeUnsupported, refund.CodeTimeout}).Draw(t, "code")
+	}
+	if oneIn(10, "identified") {
+		r.ProviderRefundID = "re_1"
+	}
+	r.AccountWide = oneIn(10, "accountWide")
+	r.Ambiguous = oneIn(5, "ambiguous")
+	r.NeverResend = oneIn(20, "neverResend")
 	return r
 }
 
-// Whatever the provider answers: never more than three automatic sends, none
-// after a final fact, none while an attempt may have been executed or the
-// provider says pending, no end as rejected or succeeded without an answer
-// that says so, and always an end, final or in review, by the deadline.
+func drawPolicy(t *rapid.T) refund.Policy {
+	p := policy
+	p.MaxAttempts = rapid.IntRange(0, 3).Draw(t, "maxAttempts")
+	p.Backoff = policy.Backoff[:rapid.IntRange(0, 2).Draw(t, "backoffs")]
+	p.Checks.Max = rapid.IntRange(0, 20).Draw(t, "maxChecks")
+	p.Contract = refund.Contract{
+		IdempotentResends: rapid.Bool().Draw(t, "idempotent"),
+		KeyLifetime:       rapid.SampledFrom([]time.Duration{0, 2 * time.Minute, 24 * time.Hour}).Draw(t, "keyLifetime"),
+		NotFoundAfter:     rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "notFoundAfter"),
+		NotFoundChecks:    rapid.IntRange(1, 3).Draw(t, "notFoundChecks"),
+	}
+	return p
+}
+
+// Whatever the provider answers, whatever people do meanwhile and whatever the
+// policy: never more automatic sends than allowed, none after a final fact,
+// none while an attempt may have been executed or the provider says pending, no
+// end as rejected or succeeded without an answer that says so, and always an
+// end, final or in review for a reason that holds, by the deadline.
 func TestDecideProperties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := newStory()
 		s.c.Refund.ID = fmt.Sprintf("r-%d", rapid.IntRange(0, 1_000_000).Draw(t, "id"))
-		p := policy
-		p.Contract.IdempotentResends = rapid.Bool().Draw(t, "idempotent")
-		m := model{window: p.Contract.NotFoundAfter, checks: p.Contract.NotFoundChecks}
+		m := model{policy: drawPolicy(t), lastEnd: s.now}
+		call := func(kind refund.CallKind, origin refund.Origin) {
+			r, start := drawResult(t, s.now), s.now
+			s.call(kind, origin, r)
+			m.learn(kind, origin, r, start)
+		}
 		for steps := 0; ; steps++ {
 			require.Less(t, steps, 2000, "the case does not end")
-			step := workflows.Decide(s.c, p, s.now)
-			require.Equal(t, step, workflows.Decide(s.c, p, s.now), "the same case, the same step")
+			if rapid.IntRange(1, 20).Draw(t, "by hand") == 1 {
+				call(rapid.SampledFrom([]refund.CallKind{refund.KindSubmit, refund.KindCheck}).Draw(t, "kind by hand"), refund.OriginManual)
+			}
+			step := workflows.Decide(s.c, m.policy, s.now)
+			require.Equal(t, step, workflows.Decide(s.c, m.policy, s.now), "the same case, the same step")
 			switch step.Kind {
 			case toClose:
-				require.True(t, step.Status.Final())
-				require.True(t, m.facts[step.Status], "closed as %s without an answer that says so", step.Status)
+				require.Equal(t, m.fact, step.Status, "closed without an answer that says so")
 				return
 			case toReview:
-				require.NotEmpty(t, step.Reason)
-				require.Empty(t, m.facts, "a case with a definite answer was handed to people")
+				require.Empty(t, m.fact, "a case with a definite answer was handed to people")
+				require.True(t, m.holds(step.Reason, !s.now.Before(s.c.DeadlineAt)), step.Reason)
 				return
 			case toSubmit, toCheck:
 				require.True(t, s.now.Before(s.c.DeadlineAt), "a call after the deadline")
@@ -62,17 +89,17 @@ func TestDecideProperties(t *testing.T) {
 				}
 				continue
 			}
-			// The gate takes its time.
-			s.after(time.Duration(rapid.IntRange(0, 5000).Draw(t, "waitedMS")) * time.Millisecond)
+			require.False(t, s.now.Before(m.retryAt), "a call before the provider asked for it")
 			kind := refund.KindCheck
 			if step.Kind == toSubmit {
 				kind = refund.KindSubmit
-				m.beforeSend(t, p)
+				m.beforeSend(t, s.now)
 			}
-			r := drawResult(t, s.now)
-			m.learn(kind, r, s.now)
-			s.call(kind, step.Origin, r)
-			require.LessOrEqual(t, s.c.CountAttempts(), p.MaxAttempts)
+			// The gate takes its time.
+			s.after(time.Duration(rapid.IntRange(0, 5000).Draw(t, "waitedMS")) * time.Millisecond)
+			call(kind, step.Origin)
+			m.lastEnd = s.now
+			require.LessOrEqual(t, s.c.CountAttempts(), m.policy.MaxAttempts)
 		}
 	})
 }
@@ -80,76 +107,135 @@ func TestDecideProperties(t *testing.T) {
 // model keeps, apart from the code under test, what may be assumed of the
 // provider.
 type model struct {
-	window time.Duration
-	checks int
+	policy refund.Policy
 
-	facts    map[refund.Status]bool
+	fact     refund.Status // the first definite one
 	pending  bool
 	open     bool      // something may have been executed
 	since    time.Time // the start of the last such call
 	missing  int
-	everOpen bool
-	sends    int
+	everRun  bool // something may have been executed or was accepted, ever
+	echo     bool
 	never    bool
+	sends    int // automatic ones
+	checks   int // automatic ones
+	firstUse time.Time
+	retryAt  time.Time
+	lastEnd  time.Time
 }
 
-func (m *model) beforeSend(t *rapid.T, p refund.Policy) {
-	require.Empty(t, m.facts, "a send after a final fact")
+func (m *model) beforeSend(t *rapid.T, now time.Time) {
+	require.Empty(t, m.fact, "a send after a final fact")
 	require.False(t, m.pending, "a send while the provider says pending")
 	require.False(t, m.open, "a send while an attempt may have been executed")
+	require.False(t, m.echo, "a send after a reject that may be an echo")
 	require.False(t, m.never, "a send after an answer that forbids it")
-	require.Less(t, m.sends, p.MaxAttempts)
-	if m.everOpen {
-		require.True(t, p.Contract.IdempotentResends, "a resend that is not safe")
+	require.Less(t, m.sends, m.policy.MaxAttempts)
+	require.False(t, m.keyExpired(now), "a send under an expired key")
+	if m.everRun {
+		require.True(t, m.policy.Contract.IdempotentResends, "a resend that is not safe")
+	}
+	if m.sends > 0 && len(m.policy.Backoff) > 0 {
+		require.GreaterOrEqual(t, now.Sub(m.lastEnd), time.Second, "a resend without backoff")
 	}
 }
 
-func (m *model) learn(kind refund.CallKind, r refund.Result, start time.Time) {
+func (m *model) keyExpired(now time.Time) bool {
+	life := m.policy.Contract.KeyLifetime
+	return life > 0 && !m.firstUse.IsZero() && now.Sub(m.firstUse) >= life
+}
+
+// holds tells whether a case may be handed to people for the reason.
+func (m *model) holds(reason refund.ReviewReason, late bool) bool {
+	switch reason {
+	case refund.ReviewDeadlineUnsent:
+		return late && m.sends == 0
+	case refund.ReviewDeadlineUnknown:
+		return late && m.open && !m.pending
+	case refund.ReviewDeadlinePending:
+		return late && m.pending
+	case refund.ReviewDeadlineBusy:
+		return late && m.sends > 0 && !m.open && !m.pending
+	case refund.ReviewAttempts:
+		return m.sends == m.policy.MaxAttempts && !m.open && !m.pending
+	case refund.ReviewChecks:
+		return m.checks == m.policy.Checks.Max && (m.open || m.pending)
+	case refund.ReviewAmbiguousReject:
+		return m.echo && (!m.open || m.checks == m.policy.Checks.Max)
+	case refund.ReviewKeyExpired:
+		return m.policy.Contract.KeyLifetime > 0 && !m.firstUse.IsZero()
+	case refund.ReviewNoSafeResend:
+		return m.everRun && !m.policy.Contract.IdempotentResends
+	case refund.ReviewMismatch, refund.ReviewUnsupported:
+		return m.never
+	}
+	return false
+}
+
+func (m *model) learn(kind refund.CallKind, origin refund.Origin, r refund.Result, start time.Time) {
 	m.never = m.never || r.NeverResend
-	switch r.Outcome {
-	case ok:
-		m.fact(isOK)
-	case pending:
-		m.pending, m.open = true, false
-	case rejected:
-		echo := kind == refund.KindSubmit && r.Ambiguous && m.everOpen
-		switch {
-		case r.AccountWide:
-		case echo:
-			m.open, m.since, m.missing = true, start, 0
-		default:
-			m.fact(isReject)
-		}
-	case notFound:
-		if kind == refund.KindSubmit { // no answer to a send; so unknown
-			m.unknown(start)
-			break
-		}
+	if r.Outcome == notSent {
+		return
+	}
+	if r.RetryAt != nil && r.RetryAt.After(m.retryAt) {
+		m.retryAt = *r.RetryAt
+	}
+	if kind == refund.KindCheck {
+		m.learnCheck(origin, r, start)
+	} else {
+		m.learnSend(origin, r, start)
+	}
+}
+
+func (m *model) learnSend(origin refund.Origin, r refund.Result, start time.Time) {
+	if origin != refund.OriginManual {
+		m.sends++
+	}
+	if m.firstUse.IsZero() {
+		m.firstUse = start
+	}
+	m.missing = 0
+	switch {
+	case r.Outcome == ok:
+		m.settle(isOK)
+	case r.Outcome == pending:
+		m.pending, m.everRun = true, true
+	case r.Outcome == busy, r.Outcome == rejected && r.AccountWide:
+	case r.Outcome == rejected && r.Ambiguous && m.everRun:
+		m.echo, m.open, m.since = true, true, start
+	case r.Outcome == rejected:
+		m.settle(isReject)
+	default: // a "not found" too: no answer to a send
+		m.open, m.everRun, m.since = true, true, start
+	}
+}
+
+func (m *model) learnCheck(origin refund.Origin, r refund.Result, start time.Time) {
+	if origin != refund.OriginManual {
+		m.checks++
+	}
+	switch {
+	case r.Outcome == ok:
+		m.settle(isOK)
+	case r.Outcome == pending:
+		m.pending, m.everRun = true, true
+	case r.Outcome == rejected && !r.AccountWide:
+		m.settle(isReject)
+	case r.Outcome == notFound:
 		m.missing++
-		if m.missing >= m.checks && start.Sub(m.since) >= m.window {
+		window := m.policy.Contract.NotFoundAfter
+		if window > 0 && start.Sub(m.since) >= window && m.missing >= m.policy.Contract.NotFoundChecks {
 			m.open = false
 		}
-	case busy, notSent:
-	default:
-		if kind == refund.KindSubmit {
-			m.unknown(start)
-		}
-	}
-	if kind == refund.KindSubmit && r.Outcome != notSent {
-		m.sends++
+	case r.ProviderRefundID != "" || r.Code == refund.CodeContradiction:
 		m.missing = 0
 	}
 }
 
-func (m *model) unknown(start time.Time) {
-	m.open, m.everOpen, m.since, m.missing = true, true, start, 0
-}
-
-func (m *model) fact(s refund.Status) {
-	if m.facts == nil {
-		m.facts = map[refund.Status]bool{}
+func (m *model) settle(s refund.Status) {
+	if m.fact == "" {
+		m.fact = s
 	}
-	m.facts[s] = true
 }
 
 // Decide is total: any case and any policy, however odd, gets a step.
@@ -174,7 +260,8 @@ func TestDecideIsTotal(t *testing.T) {
 			}
 			c.Calls = append(c.Calls, call)
 		}
-		p := rapid.SampledFrom([]refund.Policy{{}, policy}).Draw(t, "policy")
+		p := rapid.SampledFrom([]refund.Policy{{}, {MaxAttempts: 3, Deadline: -1}, policy, drawPolicy(t)}).Draw(t, "policy")
+		c.DeadlineAt = now.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "left")) * time.Minute)
 		step := workflows.Decide(c, p, now)
 		require.Contains(t, []workflows.StepKind{toSubmit, toCheck, toReview, toClose}, step.Kind)
 		require.True(t, step.Status.Valid())

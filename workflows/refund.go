@@ -105,6 +105,9 @@ func (w *refundWorkflow) run() (refund.Closing, error) {
 				}
 				continue // the deadline may have come meanwhile
 			}
+			if !workflow.Now(w.ctx).Before(w.c.DeadlineAt) {
+				continue // recording the status took until the deadline
+			}
 			if err := w.call(step); err != nil {
 				return refund.Closing{}, err
 			}

@@ -15,9 +15,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
 	"go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
 	sdkpb "go.temporal.io/api/sdk/v1"
+	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
@@ -42,9 +44,10 @@ const historyDir = "testdata/history"
 // world plays everything that a workflow calls, with scripted answers to the
 // provider's calls. It keeps a case as the ledger would.
 type world struct {
-	t      *testing.T
-	client client.Client
-	policy refund.Policy
+	t         *testing.T
+	client    client.Client
+	namespace string
+	policy    refund.Policy
 
 	mu       sync.Mutex
 	answers  []func(in refund.CallInput) (refund.CallResult, error)
@@ -56,6 +59,8 @@ type world struct {
 	refuse   error // of OpenCase
 	// closedAs makes every save find that another run has closed the case.
 	closedAs refund.Status
+	// saving, if set, is called by every save before it answers.
+	saving func()
 }
 
 // newWorld starts a worker on a namespace of its own. The policy's waits are
@@ -74,7 +79,7 @@ func newWorld(t *testing.T, answers ...func(refund.CallInput) (refund.CallResult
 	p.Checks = refund.Checks{Max: 5, Initial: 5 * time.Millisecond, Factor: 2, Cap: 50 * time.Millisecond, Jitter: 0.5}
 	p.NotSentInitial, p.NotSentMax = 5*time.Millisecond, 50*time.Millisecond
 	p.Contract.NotFoundAfter = 20 * time.Millisecond
-	w := &world{t: t, client: c, policy: p, answers: answers}
+	w := &world{t: t, client: c, namespace: namespace, policy: p, answers: answers}
 
 	orchestrator := worker.New(c, refund.TaskQueue, worker.Options{})
 	orchestrator.RegisterWorkflowWithOptions(workflows.Refund, workflow.RegisterOptions{Name: refund.WorkflowType})
@@ -114,6 +119,9 @@ func (w *world) open(_ context.Context, in refund.OpenInput) (refund.OpenResult,
 }
 
 func (w *world) save(_ context.Context, in refund.SaveInput) (refund.SaveResult, error) {
+	if w.saving != nil {
+		w.saving()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closedAs != "" {
@@ -156,6 +164,9 @@ func (w *world) resolve(_ context.Context, in refund.CallInput) (refund.CallResu
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.resolved = append(w.resolved, in)
+	if !slices.ContainsFunc(w.inputs, func(made refund.CallInput) bool { return made.Key == in.Key }) {
+		return answered(in, refund.Result{Outcome: notSent, Code: refund.CodeAbandoned}), nil
+	}
 	return answered(in, refund.Result{Outcome: unknown, Code: refund.CodeLost}), nil
 }
 
@@ -200,10 +211,16 @@ func (w *world) finish(run client.WorkflowRun) (closing refund.Closing, err erro
 // parked waits until the workflow says that it is in review.
 func (w *world) parked(run client.WorkflowRun) refund.Case {
 	w.t.Helper()
-	var c refund.Case
+	return w.reached(run, isReview)
+}
+
+// reached waits until the workflow says that the case has the status, and
+// replays its history.
+func (w *world) reached(run client.WorkflowRun, status refund.Status) (c refund.Case) {
+	w.t.Helper()
 	require.Eventually(w.t, func() bool {
 		c = w.query(run)
-		return c.Status == refund.StatusReview
+		return c.Status == status
 	}, time.Minute, 20*time.Millisecond)
 	w.replay(run)
 	return c
@@ -220,12 +237,7 @@ func (w *world) query(run client.WorkflowRun) (c refund.Case) {
 // replay fetches the run's history, replays it, and keeps it if told to.
 func (w *world) replay(run client.WorkflowRun) {
 	w.t.Helper()
-	history := &historypb.History{}
-	for it := w.client.GetWorkflowHistory(w.t.Context(), run.GetID(), run.GetRunID(), false, enums.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); it.HasNext(); {
-		event, err := it.Next()
-		require.NoError(w.t, err)
-		history.Events = append(history.Events, event)
-	}
+	history := w.history(run)
 	require.NoError(w.t, newReplayer().ReplayWorkflowHistory(nil, history))
 	if *saveHistories {
 		b, err := protojson.MarshalOptions{Multiline: true}.Marshal(history)
@@ -234,6 +246,17 @@ func (w *world) replay(run client.WorkflowRun) {
 		require.NoError(w.t, os.MkdirAll(historyDir, 0o755))
 		require.NoError(w.t, os.WriteFile(filepath.Join(historyDir, strings.ToLower(name)+".json"), b, 0o644))
 	}
+}
+
+func (w *world) history(run client.WorkflowRun) *historypb.History {
+	w.t.Helper()
+	history := &historypb.History{}
+	for it := w.client.GetWorkflowHistory(w.t.Context(), run.GetID(), run.GetRunID(), false, enums.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); it.HasNext(); {
+		event, err := it.Next()
+		require.NoError(w.t, err)
+		history.Events = append(history.Events, event)
+	}
+	return history
 }
 
 func newReplayer() worker.WorkflowReplayer {
@@ -293,11 +316,55 @@ func TestDeadlineParksTheCase(t *testing.T) {
 
 	// Cancelling the workflow must not lose the case.
 	require.NoError(t, w.client.CancelWorkflow(t.Context(), run.GetID(), run.GetRunID()))
-	time.Sleep(200 * time.Millisecond)
+	require.Equal(t, isReview, w.query(run).Status) // by a worker that has seen the cancellation
 	desc, err := w.client.DescribeWorkflow(t.Context(), run.GetID(), run.GetRunID())
 	require.NoError(t, err)
 	require.Equal(t, enums.WORKFLOW_EXECUTION_STATUS_RUNNING, desc.Status)
-	require.Equal(t, isReview, w.query(run).Status)
+}
+
+// Cancelling the workflow takes nothing back that was sent: its answer is
+// waited for, and it counts.
+func TestCancellationDuringACall(t *testing.T) {
+	t.Parallel()
+	sent, answerNow := make(chan struct{}), make(chan struct{})
+	w := newWorld(t, func(in refund.CallInput) (refund.CallResult, error) {
+		close(sent)
+		<-answerNow
+		return answered(in, refund.Result{Outcome: ok}), nil
+	})
+	run := w.start()
+	<-sent
+	require.NoError(t, w.client.CancelWorkflow(t.Context(), run.GetID(), run.GetRunID()))
+	require.Equal(t, isQueued, w.query(run).Status)
+	close(answerNow)
+	closing, err := w.finish(run)
+	require.NoError(t, err)
+	require.Equal(t, isOK, closing.Status)
+	require.Equal(t, []refund.Status{isOK}, w.saves)
+	require.Empty(t, w.resolved)
+}
+
+// The deadline comes while the ledger can't be written: no call is begun after
+// it.
+func TestDeadlineWhileTheLedgerIsAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outcome(busy), outcome(ok))
+	w.policy.Deadline = 2 * time.Second
+	w.saving = func() { time.Sleep(time.Until(w.c.DeadlineAt)) }
+	c := w.parked(w.start())
+	require.Equal(t, refund.ReviewDeadlineBusy, c.ReviewReason)
+	require.Len(t, w.inputs, 1)
+}
+
+// A Retry-After beyond the deadline keeps nobody waiting beyond it.
+func TestDeadlineBeforeTheRetryAfter(t *testing.T) {
+	t.Parallel()
+	later := time.Now().Add(time.Hour)
+	w := newWorld(t, answer(refund.Result{Outcome: busy, RetryAt: &later}))
+	w.policy.Deadline = 2 * time.Second
+	c := w.parked(w.start())
+	require.Equal(t, refund.ReviewDeadlineBusy, c.ReviewReason)
+	require.Len(t, w.inputs, 1)
 }
 
 // Nobody serves the egress queue: at the deadline the case goes to people, and
@@ -314,7 +381,7 @@ func TestDeadlineInTheQueue(t *testing.T) {
 	c := w.parked(w.start())
 	require.Len(t, w.resolved, 1)
 	require.Empty(t, w.inputs)
-	require.Equal(t, refund.ReviewDeadlineUnknown, c.ReviewReason)
+	require.Equal(t, refund.ReviewDeadlineUnsent, c.ReviewReason)
 }
 
 func TestUnrecordedOutcomeIsRecordedLater(t *testing.T) {
@@ -335,13 +402,23 @@ func TestUnrecordedOutcomeIsRecordedLater(t *testing.T) {
 // again, the ledger is asked, and what may have been sent is checked.
 func TestLostActivityIsResolved(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(refund.CallInput) (refund.CallResult, error) { return refund.CallResult{}, errors.New("lost") }, outcome(ok))
-	closing, err := w.finish(w.start())
-	require.NoError(t, err)
-	require.Equal(t, isOK, closing.Status)
-	require.Equal(t, 1, closing.Attempts)
-	require.Len(t, w.resolved, 1)
-	require.Equal(t, []refund.CallKind{refund.KindSubmit, refund.KindCheck}, []refund.CallKind{w.inputs[0].Key.Kind, w.inputs[1].Key.Kind})
+	for name, fail := range map[string]func(refund.CallInput) (refund.CallResult, error){
+		"error": func(refund.CallInput) (refund.CallResult, error) { return refund.CallResult{}, errors.New("lost") },
+		"panic": func(refund.CallInput) (refund.CallResult, error) { panic("lost") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, fail, outcome(ok))
+			closing, err := w.finish(w.start())
+			require.NoError(t, err)
+			require.Equal(t, isOK, closing.Status)
+			require.Equal(t, 1, closing.Attempts)
+			require.Len(t, w.resolved, 1)
+			require.Len(t, w.inputs, 2)
+			require.Equal(t, refund.KindSubmit, w.inputs[0].Key.Kind)
+			require.Equal(t, refund.KindCheck, w.inputs[1].Key.Kind)
+		})
+	}
 }
 
 // The ledger knows more than this run: its truth replaces the run's.
@@ -378,6 +455,53 @@ func TestSecondRunSendsNothing(t *testing.T) {
 	require.Len(t, w.inputs, 1)
 }
 
+// CASE 38: a reset runs everything after the reset point again, but the ledger
+// knows what was done. No call is made twice, and no attempt comes back.
+func TestCase38_ResetRepeatsNoCall(t *testing.T) {
+	t.Parallel()
+	type answers = []func(refund.CallInput) (refund.CallResult, error)
+	for name, tt := range map[string]struct {
+		answers answers
+		ledger  refund.Status // what it says when the run is reset
+		want    refund.Status
+	}{
+		"in review":                      {answers{outcome(busy), outcome(busy), outcome(busy)}, isReview, isReview},
+		"before the review was recorded": {answers{outcome(busy), outcome(busy), outcome(busy)}, isRetry, isReview},
+		"before the result was recorded": {answers{outcome(busy), outcome(ok)}, isRetry, isOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, tt.answers...)
+			run := w.start()
+			for range 2 {
+				w.reached(run, tt.want)
+				w.mu.Lock()
+				w.c.Status = tt.ledger
+				w.mu.Unlock()
+				run = w.reset(run)
+			}
+			c := w.reached(run, tt.want)
+			require.Len(t, w.inputs, len(tt.answers))
+			require.Equal(t, len(tt.answers), c.Attempts)
+		})
+	}
+}
+
+// reset sets the run back to its first task and returns the new run.
+func (w *world) reset(run client.WorkflowRun) client.WorkflowRun {
+	w.t.Helper()
+	const firstTaskCompleted = 4 // started, scheduled, started, completed
+	res, err := w.client.ResetWorkflowExecution(w.t.Context(), &workflowservice.ResetWorkflowExecutionRequest{
+		Namespace:                 w.namespace,
+		WorkflowExecution:         &commonpb.WorkflowExecution{WorkflowId: run.GetID(), RunId: run.GetRunID()},
+		Reason:                    "test",
+		RequestId:                 run.GetRunID(),
+		WorkflowTaskFinishEventId: firstTaskCompleted,
+	})
+	require.NoError(w.t, err)
+	return w.client.GetWorkflow(w.t.Context(), run.GetID(), res.GetRunId())
+}
+
 func TestSupersededSave(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, outcome(unknown))
@@ -397,6 +521,53 @@ func TestRefusedInputFailsTheWorkflow(t *testing.T) {
 	require.ErrorAs(t, err, &app)
 	require.Equal(t, refund.ErrorTypeConflict, app.Type())
 	require.Empty(t, w.inputs)
+}
+
+// CASE 31: an amount that is no integer of minor units is refused, not rounded,
+// however the workflow was started.
+func TestCase31_UnreadableAmountFailsTheWorkflow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := map[string]any{"refund_id": "r-1", "account": "demo", "amount": map[string]any{"value": 12.5, "currency": "TWD"}}
+	run, err := w.client.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: refund.WorkflowID("r-1"), TaskQueue: refund.TaskQueue}, refund.WorkflowType, in)
+	require.NoError(t, err)
+	require.ErrorContains(t, run.Get(t.Context(), nil), "must be an integer in minor units")
+	require.Empty(t, w.c.Refund.ID, "a case was opened")
+}
+
+// Temporal repeats no call to the provider, hands the groups out in turn and
+// keeps no call in the queue past the deadline. Bookkeeping is repeated until it
+// works.
+func TestActivityOptions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outcome(busy), outcome(unknown), outcome(ok))
+	run := w.start()
+	_, err := w.finish(run)
+	require.NoError(t, err)
+
+	var groups []string
+	for _, event := range w.history(run).GetEvents() {
+		a := event.GetActivityTaskScheduledEventAttributes()
+		if a == nil {
+			continue
+		}
+		require.NotNil(t, event.GetUserMetadata().GetSummary(), a.GetActivityType())
+		switch a.GetActivityType().GetName() {
+		case refund.ActivitySubmit, refund.ActivityCheck:
+			groups = append(groups, a.GetPriority().GetFairnessKey())
+			require.EqualValues(t, 1, a.GetRetryPolicy().GetMaximumAttempts())
+			require.Equal(t, "refund-egress.demo", a.GetTaskQueue().GetName())
+			require.Equal(t, workflows.HeartbeatTimeout, a.GetHeartbeatTimeout().AsDuration())
+			left := a.GetScheduleToStartTimeout().AsDuration()
+			require.WithinDuration(t, w.c.DeadlineAt, event.GetEventTime().AsTime().Add(left), 2*time.Second)
+			require.Greater(t, a.GetStartToCloseTimeout().AsDuration(), left+w.policy.CallBudget)
+			require.Greater(t, a.GetScheduleToCloseTimeout().AsDuration(), left+w.policy.CallBudget)
+		default:
+			require.Zero(t, a.GetRetryPolicy().GetMaximumAttempts(), "no limit")
+			require.Equal(t, "refunds", a.GetTaskQueue().GetName())
+		}
+	}
+	require.Equal(t, []string{"first", "follow-up", "follow-up"}, groups)
 }
 
 // What operators see: search attributes, the query, the current details.
