@@ -2,9 +2,10 @@
 // the provider, on the account's egress queue, and the case's bookkeeping, on
 // the queue that all orchestrators share.
 //
-// A call reports what became of it as a result, never as an error. An error
-// from a bookkeeping activity means that the ledger could not be asked;
-// Temporal repeats the activity until it can.
+// A call reports what became of it as a result, whatever that is. An error from
+// a call's activity means that this execution can't tell, and that ResolveCall
+// has to ask the ledger. An error from a bookkeeping activity means that the
+// ledger could not be asked; Temporal repeats the activity until it can.
 package activities
 
 import (
@@ -24,6 +25,7 @@ import (
 
 // Cases is the part of the ledger that keeps cases.
 type Cases interface {
+	Case(ctx context.Context, refundID string) (refund.Case, error)
 	Accept(ctx context.Context, r refund.Refund, deadline time.Duration) (refund.Case, bool, error)
 	Save(ctx context.Context, change ledger.Change) error
 }
@@ -48,7 +50,8 @@ type Bookkeeping struct {
 // recorded, and the policy to decide by. A refund that the ledger doesn't know
 // yet, because its workflow was started directly, is accepted here by the same
 // rules as at the intake. What can't become a case is an error that isn't
-// retried, and nothing was sent.
+// retried, and nothing was sent. A case is never given up: if this worker
+// can't serve it, the error is one that Temporal retries until a worker can.
 func (b *Bookkeeping) OpenCase(ctx context.Context, in refund.OpenInput) (refund.OpenResult, error) {
 	r := in.Refund
 	if err := r.Validate(); err != nil {
@@ -56,14 +59,15 @@ func (b *Bookkeeping) OpenCase(ctx context.Context, in refund.OpenInput) (refund
 	}
 	policy, ok := b.Policies[r.Account]
 	if !ok {
-		msg := fmt.Sprintf("account %q is not configured on this worker", r.Account)
-		return refund.OpenResult{}, temporal.NewNonRetryableApplicationError(msg, refund.ErrorTypeInvalid, nil)
+		return refund.OpenResult{}, b.notConfigured(ctx, r)
 	}
+	about := []slog.Attr{slog.String(telemetry.KeyRefundID, r.ID), slog.String(telemetry.KeyAccount, r.Account), slog.String("door", "workflow")}
 	c, created, err := b.Cases.Accept(ctx, r, policy.Deadline)
 	var exceeded *ledger.PaymentExceededError
 	var mismatch *ledger.PaymentMismatchError
 	switch {
 	case errors.Is(err, ledger.ErrConflict):
+		telemetry.Event(ctx, b.Log, slog.LevelWarn, telemetry.EventRefundConflict, about...)
 		return refund.OpenResult{}, temporal.NewNonRetryableApplicationError(err.Error(), refund.ErrorTypeConflict, nil)
 	case errors.As(err, &exceeded), errors.As(err, &mismatch):
 		return refund.OpenResult{}, temporal.NewNonRetryableApplicationError(err.Error(), refund.ErrorTypeInvalid, nil)
@@ -71,10 +75,23 @@ func (b *Bookkeeping) OpenCase(ctx context.Context, in refund.OpenInput) (refund
 		return refund.OpenResult{}, fmt.Errorf("opening the case: %w", err)
 	}
 	if created {
-		telemetry.Event(ctx, b.Log, slog.LevelInfo, telemetry.EventRefundAccepted,
-			slog.String(telemetry.KeyRefundID, r.ID), slog.String(telemetry.KeyAccount, r.Account), slog.String("door", "workflow"))
+		telemetry.Event(ctx, b.Log, slog.LevelInfo, telemetry.EventRefundAccepted, about...)
 	}
 	return refund.OpenResult{Case: c, Policy: policy}, nil
+}
+
+// notConfigured is the error for an account that this worker doesn't know. An
+// accepted refund waits for a worker that does (a configuration is being rolled
+// out, or has lost an account); what isn't accepted yet is refused.
+func (b *Bookkeeping) notConfigured(ctx context.Context, r refund.Refund) error {
+	err := fmt.Errorf("account %q is not configured on this worker", r.Account)
+	switch _, caseErr := b.Cases.Case(ctx, r.ID); {
+	case errors.Is(caseErr, ledger.ErrNotFound):
+		return temporal.NewNonRetryableApplicationError(err.Error(), refund.ErrorTypeInvalid, nil)
+	case caseErr != nil:
+		return fmt.Errorf("opening the case: %w", caseErr)
+	}
+	return err
 }
 
 // SaveCase records where a case stands.

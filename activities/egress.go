@@ -57,8 +57,9 @@ type Egress struct {
 
 // execution is a call that is being made by this process.
 type execution struct {
-	done   chan struct{}
+	done   chan struct{} // closed when the rest is set
 	result refund.CallResult
+	err    error
 }
 
 // place is what a waiting call heartbeats.
@@ -66,12 +67,15 @@ type place struct {
 	Ahead int `json:"calls_ahead"`
 }
 
-// SubmitRefund sends the refund once, or returns what became of it before.
+// SubmitRefund sends the refund once, or returns what became of it before. An
+// error means that the ledger has to be asked what became of the call: it
+// could not be asked now, or the adapter panicked.
 func (e *Egress) SubmitRefund(ctx context.Context, in refund.CallInput) (refund.CallResult, error) {
 	return e.once(ctx, in)
 }
 
-// CheckRefund asks the provider once what became of the refund.
+// CheckRefund asks the provider once what became of the refund. Its errors are
+// those of SubmitRefund.
 func (e *Egress) CheckRefund(ctx context.Context, in refund.CallInput) (refund.CallResult, error) {
 	return e.once(ctx, in)
 }
@@ -90,7 +94,7 @@ func (e *Egress) once(ctx context.Context, in refund.CallInput) (refund.CallResu
 			e.duplicate(ctx, in)
 			res := first.result
 			res.Repeat = true
-			return res, nil
+			return res, first.err
 		case <-ctx.Done():
 			return refund.CallResult{}, fmt.Errorf("waiting for the first execution of %s: %w", in.Key, ctx.Err())
 		}
@@ -98,39 +102,34 @@ func (e *Egress) once(ctx context.Context, in refund.CallInput) (refund.CallResu
 	if e.running == nil {
 		e.running = map[refund.CallKey]*execution{}
 	}
-	x := &execution{done: make(chan struct{})}
+	// Should the adapter panic, this is what a waiting repeat gets.
+	x := &execution{done: make(chan struct{}), err: fmt.Errorf("the first execution of %s panicked", in.Key)}
 	e.running[in.Key] = x
 	e.mu.Unlock()
 
-	// Should the adapter panic, whoever waits gets "unknown".
-	x.result = refund.CallResult{Call: finished(newCall(in), refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeLost})}
 	defer func() {
 		e.mu.Lock()
 		delete(e.running, in.Key)
 		e.mu.Unlock()
 		close(x.done)
 	}()
-	x.result = e.make(ctx, in)
-	return x.result, nil
+	x.result, x.err = e.make(ctx, in)
+	return x.result, x.err
 }
 
-// make looks the call up, makes it if it wasn't made before, and records what
-// became of it.
-func (e *Egress) make(ctx context.Context, in refund.CallInput) refund.CallResult {
-	recorded, err := e.Calls.Call(ctx, in.Key)
-	switch {
-	case err == nil:
-		return e.repeat(ctx, in, recorded)
-	case !errors.Is(err, ledger.ErrNotFound):
-		return e.notSent(ctx, newCall(in), storageFailure())
+// make makes the call if its key wasn't used before, and records what became
+// of it.
+func (e *Egress) make(ctx context.Context, in refund.CallInput) (refund.CallResult, error) {
+	if res, err := e.earlier(ctx, in); !errors.Is(err, ledger.ErrNotFound) {
+		return res, err
 	}
 
 	call := newCall(in)
 	intent := ledger.Intent{Call: call, IdempotencyKey: refund.IdempotencyKey(in.Key.RefundID, in.Key.Generation), MaxAttempts: in.MaxAttempts}
 	if in.Key.Kind == refund.KindSubmit {
+		var err error
 		if intent.Body, err = e.Adapter.Encode(in.Refund); err != nil {
-			e.Log.ErrorContext(ctx, "the adapter can't express this refund", telemetry.KeyCallKey, in.Key.String(), "error", err)
-			return e.notSent(ctx, call, unsupported())
+			return e.notSent(ctx, call, unsupported(), err), nil
 		}
 	}
 	var body []byte
@@ -155,51 +154,42 @@ func (e *Egress) make(ctx context.Context, in refund.CallInput) refund.CallResul
 			}
 		},
 	})
+	if errors.Is(err, ledger.ErrDuplicateCall) {
+		// Another process recorded this key between the look-up and now.
+		return e.earlier(ctx, in)
+	}
 	if err != nil {
-		res := e.notSent(ctx, call, notSentResult(err))
-		if errors.Is(err, ledger.ErrDuplicateCall) {
-			// Another process recorded this key between the look-up and now.
-			return e.recall(ctx, in, res)
-		}
+		res := e.notSent(ctx, call, notSentResult(err), err)
 		if intended {
 			res.Unrecorded = !e.record(ctx, res.Call)
 		}
-		return res
+		return res, nil
 	}
 
 	call.StartedAt, call.FinishedAt = &passage.StartedAt, &passage.FinishedAt
 	call.StartedMono, call.InFlight = int64(passage.StartedMono), passage.InFlight
-	call.Result = sentResult(answer, passage, in.Deadline)
-	e.react(call.Result)
+	answer = sentResult(answer, passage)
+	e.react(answer)
+	call.Result = withinDeadline(answer, in.Deadline)
 	e.logFinished(ctx, call, passage)
-	return refund.CallResult{Call: call, Unrecorded: !e.record(ctx, call)}
+	return refund.CallResult{Call: call, Unrecorded: !e.record(ctx, call)}, nil
 }
 
-// repeat answers a call whose key was used before.
-func (e *Egress) repeat(ctx context.Context, in refund.CallInput, recorded refund.Call) refund.CallResult {
+// earlier returns what became of a call whose key was used before, or
+// ledger.ErrNotFound. No other error says that nothing was sent: whoever gets
+// one has to ask the ledger again.
+func (e *Egress) earlier(ctx context.Context, in refund.CallInput) (refund.CallResult, error) {
+	call, err := e.Calls.Call(ctx, in.Key)
+	if err == nil && !call.Done() {
+		// An intent without an outcome that isn't this process's: whoever
+		// wrote it is gone, and what it did is unknown.
+		call, err = e.Calls.Abandon(ctx, newCall(in))
+	}
+	if err != nil {
+		return refund.CallResult{}, fmt.Errorf("asking whether %s was made before: %w", in.Key, err)
+	}
 	e.duplicate(ctx, in)
-	if recorded.Done() {
-		return refund.CallResult{Call: recorded, Repeat: true}
-	}
-	// An intent without an outcome that isn't this process's: whoever wrote it
-	// is gone, and what it did is unknown.
-	abandoned, err := e.Calls.Abandon(ctx, newCall(in))
-	if err != nil {
-		return refund.CallResult{
-			Call:       finished(recorded, refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeLost}),
-			Unrecorded: true, Repeat: true,
-		}
-	}
-	return refund.CallResult{Call: abandoned, Repeat: true}
-}
-
-// recall reads what is recorded for a key that turned out to be used.
-func (e *Egress) recall(ctx context.Context, in refund.CallInput, otherwise refund.CallResult) refund.CallResult {
-	recorded, err := e.Calls.Call(ctx, in.Key)
-	if err != nil {
-		return otherwise
-	}
-	return e.repeat(ctx, in, recorded)
+	return refund.CallResult{Call: call, Repeat: true}, nil
 }
 
 // refusedIntent stops the gate when the proof of ownership is gone, and says
@@ -241,10 +231,10 @@ func (e *Egress) record(ctx context.Context, call refund.Call) bool {
 	return true
 }
 
-// notSent returns the result of a call of which no byte left.
-func (e *Egress) notSent(ctx context.Context, call refund.Call, r refund.Result) refund.CallResult {
+// notSent returns the result of a call of which no byte left, and why.
+func (e *Egress) notSent(ctx context.Context, call refund.Call, r refund.Result, why error) refund.CallResult {
 	call = finished(call, r)
-	attrs := append(callAttrs(call), slog.String("code", r.Code))
+	attrs := append(callAttrs(call), slog.String("code", r.Code), slog.Any("error", why))
 	if r.Budget != "" {
 		telemetry.Event(ctx, e.Log, slog.LevelWarn, telemetry.EventCallTimeout, append(callAttrs(call), slog.String(telemetry.KeyBudget, string(r.Budget)))...)
 	}
@@ -282,9 +272,6 @@ func callAttrs(call refund.Call) []slog.Attr {
 // heartbeat tells the server, until stop is called, that the call is alive and
 // how many go before it.
 func (e *Egress) heartbeat(ctx context.Context, key refund.CallKey) (stop func()) {
-	if !activity.IsActivity(ctx) {
-		return func() {}
-	}
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -15,7 +15,7 @@ import (
 
 // sentResult is the meaning of a call of which a byte left: the adapter's
 // reading of the answer, with what the gate measured.
-func sentResult(answer refund.Result, p limiter.Passage, deadline time.Time) refund.Result {
+func sentResult(answer refund.Result, p limiter.Passage) refund.Result {
 	r := answer
 	if r.Outcome == "" || r.Outcome == refund.OutcomeNotSent {
 		// An adapter that says nothing, or that contradicts the wire.
@@ -24,8 +24,13 @@ func sentResult(answer refund.Result, p limiter.Passage, deadline time.Time) ref
 	if p.Budget != "" && r.Outcome == refund.OutcomeUnknown {
 		r.Budget, r.Code = p.Budget, refund.CodeTimeout
 	}
+	return r
+}
+
+// withinDeadline is the result as the case takes it: it waits for nothing
+// beyond its own time, however long the account has to rest.
+func withinDeadline(r refund.Result, deadline time.Time) refund.Result {
 	if r.RetryAt != nil && r.RetryAt.After(deadline) {
-		// Nothing is waited for beyond the case's own time.
 		r.RetryAt = &deadline
 	}
 	return r
@@ -56,12 +61,6 @@ func intentFailure(err error) *limiter.NotSentError {
 		code = refund.CodeKeyTaken
 	}
 	return &limiter.NotSentError{Code: code, Err: err}
-}
-
-// storageFailure: the ledger couldn't be asked whether the key was used, so
-// nothing may be sent.
-func storageFailure() refund.Result {
-	return refund.Result{Outcome: refund.OutcomeNotSent, Code: refund.CodeStorage, Detail: "the ledger could not be read"}
 }
 
 // unsupported: the provider can't be asked for this refund at all.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -49,6 +50,16 @@ type Egress struct {
 	// (held by ...)". May be nil.
 	Announce func(state string)
 	Log      *slog.Logger
+
+	// stopped is why the account is stopped until this process is started
+	// anew. Losing the ownership and getting it back must not lift that.
+	stopped atomic.Pointer[stop]
+}
+
+// stop is an order to send nothing more.
+type stop struct {
+	code  string
+	cause error
 }
 
 // Run makes calls whenever this process owns the account's egress, and stands
@@ -62,13 +73,9 @@ func (e *Egress) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // the only error is the end of ctx
 		}
 		err = e.own(ctx, lock)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || !errors.Is(err, ledger.ErrLockLost) {
 			return err
 		}
-		if !errors.Is(err, ledger.ErrLockLost) {
-			return err
-		}
-		telemetry.Event(ctx, e.Log, slog.LevelError, telemetry.EventOwnerLost, e.account(), slog.Any("error", err))
 	}
 }
 
@@ -115,7 +122,10 @@ func (e *Egress) own(ctx context.Context, lock *ledger.EgressLock) (err error) {
 		// The right to send is given up last, whatever went before.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if releaseErr := lock.Release(ctx); releaseErr != nil && !errors.Is(err, ledger.ErrLockLost) {
+		switch releaseErr := lock.Release(ctx); {
+		case releaseErr == nil:
+			telemetry.Event(ctx, e.Log, slog.LevelInfo, telemetry.EventReleased, e.account(), slog.Int64("epoch", lock.Epoch()))
+		case !errors.Is(err, ledger.ErrLockLost):
 			err = errors.Join(err, releaseErr)
 		}
 	}()
@@ -135,6 +145,9 @@ func (e *Egress) own(ctx context.Context, lock *ledger.EgressLock) (err error) {
 	gate, err := limiter.New(cfg)
 	if err != nil {
 		return fmt.Errorf("opening the gate of account %s: %w", e.Account, err)
+	}
+	if s := e.stopped.Load(); s != nil {
+		gate.Refuse(s.code, s.cause)
 	}
 	fatal := make(chan error, 1)
 	w := e.worker(gate, lock, fatal)
@@ -174,8 +187,24 @@ func (e *Egress) settleDown(ctx context.Context, lock *ledger.EgressLock) error 
 	case <-ctx.Done():
 		return nil
 	case <-time.After(e.budget()):
-		return lock.Verify(ctx)
+		return e.verify(ctx, lock)
 	}
+}
+
+// verify returns ledger.ErrLockLost if the ownership is lost. Other trouble
+// with the database is only told to people: no call goes out without a proof
+// of its own.
+func (e *Egress) verify(ctx context.Context, lock *ledger.EgressLock) error {
+	err := lock.Verify(ctx)
+	switch {
+	case errors.Is(err, ledger.ErrLockLost):
+		telemetry.Event(ctx, e.Log, slog.LevelError, telemetry.EventOwnerLost, e.account(),
+			slog.Int64("epoch", lock.Epoch()), slog.Any("error", err))
+		return err
+	case err != nil && ctx.Err() == nil:
+		e.Log.WarnContext(ctx, "the egress lock could not be checked", telemetry.KeyAccount, e.Account, "error", err)
+	}
+	return nil
 }
 
 // prove checks the ownership again and again and reports its loss.
@@ -190,11 +219,9 @@ func (e *Egress) prove(ctx context.Context, lock *ledger.EgressLock) <-chan erro
 				return
 			case <-tick.C:
 			}
-			if err := lock.Verify(ctx); errors.Is(err, ledger.ErrLockLost) {
+			if err := e.verify(ctx, lock); err != nil {
 				lost <- err
 				return
-			} else if err != nil && ctx.Err() == nil {
-				e.Log.WarnContext(ctx, "the egress lock could not be checked", telemetry.KeyAccount, e.Account, "error", err)
 			}
 		}
 	}()
@@ -227,15 +254,18 @@ func (e *Egress) worker(gate *limiter.Gate, lock *ledger.EgressLock, fatal chan<
 	return w
 }
 
-// alarm is the gate's brake that tells people when it is pulled for good.
+// alarm is the gate's brake that tells people when the account is stopped until
+// they act. A lost ownership isn't of that kind: it is acquired anew.
 type alarm struct {
 	*limiter.Gate
 	egress *Egress
 }
 
 func (a alarm) Refuse(code string, cause error) {
-	a.egress.Log.Error("the egress stops sending for this account until someone acts: correct the cause, then restart this worker",
-		telemetry.KeyAccount, a.egress.Account, "code", code, "error", cause)
+	if code == refund.CodeStopped && a.egress.stopped.CompareAndSwap(nil, &stop{code, cause}) {
+		a.egress.Log.Error("the egress stops sending for this account until someone acts: correct the cause, then restart this worker",
+			telemetry.KeyAccount, a.egress.Account, "code", code, "error", cause)
+	}
 	a.Gate.Refuse(code, cause)
 }
 
