@@ -1,16 +1,13 @@
 package activities
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -51,7 +48,7 @@ type rig struct {
 	server   *standin.Server
 	gate     *limiter.Gate
 	egress   *Egress
-	logs     *logBuffer
+	logs     *testenv.Logs
 }
 
 // newRig opens everything on a fresh database. The gate's budgets are short
@@ -64,7 +61,7 @@ func newRig(t *testing.T, change func(*limiter.Config)) *rig {
 func newRigOn(t *testing.T, dsn string, change func(*limiter.Config)) *rig {
 	t.Helper()
 	require.NoError(t, ledger.Migrate(t.Context(), dsn))
-	r := &rig{t: t, dsn: dsn, db: oneSession(t, dsn), ledger: openLedger(t, dsn), logs: &logBuffer{}}
+	r := &rig{t: t, dsn: dsn, db: oneSession(t, dsn), ledger: openLedger(t, dsn), logs: &testenv.Logs{}}
 
 	var err error
 	r.server, err = standin.New(standin.Options{APIKey: apiKey})
@@ -312,38 +309,6 @@ type firstWrite struct {
 func (c *firstWrite) Write(b []byte) (int, error) {
 	c.once.Do(c.before)
 	return c.Conn.Write(b)
-}
-
-// logBuffer collects log lines.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-// events returns the attributes of the lines that carry the event.
-func (b *logBuffer) events(t *testing.T, name string) []map[string]any {
-	t.Helper()
-	var found []map[string]any
-	for line := range strings.Lines(b.String()) {
-		var attrs map[string]any
-		require.NoError(t, json.Unmarshal([]byte(line), &attrs), line)
-		if attrs[telemetry.KeyEvent] == name {
-			found = append(found, attrs)
-		}
-	}
-	return found
 }
 
 // errBroken is an error of no kind that anybody knows.

@@ -27,6 +27,7 @@ import (
 type Cases interface {
 	Case(ctx context.Context, refundID string) (refund.Case, error)
 	Accept(ctx context.Context, r refund.Refund, deadline time.Duration) (refund.Case, bool, error)
+	MarkStarted(ctx context.Context, refundID string) error
 	Save(ctx context.Context, change ledger.Change) error
 }
 
@@ -77,6 +78,10 @@ func (b *Bookkeeping) OpenCase(ctx context.Context, in refund.OpenInput) (refund
 	if created {
 		telemetry.Event(ctx, b.Log, slog.LevelInfo, telemetry.EventRefundAccepted, about...)
 	}
+	// The refund has a workflow that owns it; no relay need start one.
+	if err := b.Cases.MarkStarted(ctx, r.ID); err != nil {
+		return refund.OpenResult{}, fmt.Errorf("opening the case: %w", err)
+	}
 	return refund.OpenResult{Case: c, Policy: policy}, nil
 }
 
@@ -110,12 +115,12 @@ func (b *Bookkeeping) SaveCase(ctx context.Context, in refund.SaveInput) (refund
 	if err != nil {
 		return refund.SaveResult{}, fmt.Errorf("saving the case: %w", err)
 	}
-	id := slog.String(telemetry.KeyRefundID, in.RefundID)
+	about := []slog.Attr{slog.String(telemetry.KeyRefundID, in.RefundID), slog.String(telemetry.KeyAccount, in.Account)}
 	switch {
 	case in.Status == refund.StatusReview:
-		telemetry.Event(ctx, b.Log, slog.LevelWarn, telemetry.EventRefundReview, id, slog.String("reason", string(in.ReviewReason)))
+		telemetry.Event(ctx, b.Log, slog.LevelWarn, telemetry.EventRefundReview, append(about, slog.String("reason", string(in.ReviewReason)))...)
 	case in.Status.Final():
-		telemetry.Event(ctx, b.Log, slog.LevelInfo, telemetry.EventRefundSettled, id, slog.String("status", string(in.Status)))
+		telemetry.Event(ctx, b.Log, slog.LevelInfo, telemetry.EventRefundSettled, append(about, slog.String("status", string(in.Status)))...)
 	}
 	return refund.SaveResult{}, nil
 }

@@ -19,11 +19,11 @@ import (
 	"refundgate/refund"
 )
 
-func newBookkeeping(t *testing.T) (*Bookkeeping, *ledger.Ledger, *logBuffer) {
+func newBookkeeping(t *testing.T) (*Bookkeeping, *ledger.Ledger, *testenv.Logs) {
 	t.Helper()
 	dsn := testenv.MariaDB(t)
 	require.NoError(t, ledger.Migrate(t.Context(), dsn))
-	l, logs := openLedger(t, dsn), &logBuffer{}
+	l, logs := openLedger(t, dsn), &testenv.Logs{}
 	return &Bookkeeping{
 		Cases: l, Calls: l, Policies: map[string]refund.Policy{account: refund.DefaultPolicy()},
 		Log: telemetry.NewLogger(logs, telemetry.FormatJSON, slog.LevelDebug),
@@ -66,10 +66,13 @@ func TestOpenCase_NewThenExisting(t *testing.T) {
 	require.Equal(t, refund.StatusQueued, res.Case.Status)
 	require.Equal(t, newRefund("r-1"), res.Case.Refund)
 	require.Equal(t, 15*time.Minute, res.Case.DeadlineAt.Sub(res.Case.AcceptedAt))
-	accepted := logs.events(t, telemetry.EventRefundAccepted)
+	accepted := logs.Events(t, telemetry.EventRefundAccepted)
 	require.Len(t, accepted, 1)
 	require.Equal(t, "r-1", accepted[0]["refund_id"])
 	require.Equal(t, account, accepted[0]["account"])
+	left, err := l.Unstarted(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, left, "a relay would start a second workflow")
 
 	// A later run finds what the earlier one did.
 	in := refund.CallInput{Key: refund.CallKey{RefundID: "r-1", Generation: 1, Kind: refund.KindSubmit, Seq: 1}, Origin: refund.OriginFirst, Account: account}
@@ -79,7 +82,7 @@ func TestOpenCase_NewThenExisting(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, again.Case.Calls, 1)
 	require.Equal(t, res.Case.DeadlineAt, again.Case.DeadlineAt, "the deadline hangs on the acceptance")
-	require.Len(t, logs.events(t, telemetry.EventRefundAccepted), 1)
+	require.Len(t, logs.Events(t, telemetry.EventRefundAccepted), 1)
 	require.NotContains(t, logs.String(), reason)
 }
 
@@ -126,7 +129,7 @@ func TestOpenCase_Refused(t *testing.T) {
 			require.Len(t, page.Cases, 1, "nothing was accepted")
 			require.Equal(t, first, page.Cases[0].Refund)
 			if tc.event != "" {
-				require.Len(t, logs.events(t, tc.event), 1)
+				require.Len(t, logs.Events(t, tc.event), 1)
 			}
 		})
 	}
@@ -175,7 +178,7 @@ func TestSaveCase(t *testing.T) {
 
 	_, err = b.save(refund.SaveInput{RefundID: "r-1", Status: refund.StatusReview, ReviewReason: refund.ReviewChecks, Detail: "all checks are used"})
 	require.NoError(t, err)
-	review := logs.events(t, telemetry.EventRefundReview)
+	review := logs.Events(t, telemetry.EventRefundReview)
 	require.Len(t, review, 1)
 	require.Equal(t, "r-1", review[0]["refund_id"])
 	require.EqualValues(t, refund.ReviewChecks, review[0]["reason"])
@@ -183,7 +186,7 @@ func TestSaveCase(t *testing.T) {
 	res, err := b.save(refund.SaveInput{RefundID: "r-1", Status: refund.StatusSucceeded, ProviderRefundID: "re_1", Detail: "found"})
 	require.NoError(t, err)
 	require.False(t, res.Superseded)
-	settled := logs.events(t, telemetry.EventRefundSettled)
+	settled := logs.Events(t, telemetry.EventRefundSettled)
 	require.Len(t, settled, 1)
 	require.EqualValues(t, refund.StatusSucceeded, settled[0]["status"])
 
@@ -191,7 +194,7 @@ func TestSaveCase(t *testing.T) {
 	res, err = b.save(refund.SaveInput{RefundID: "r-1", Status: refund.StatusRejected, Detail: "late"})
 	require.NoError(t, err)
 	require.True(t, res.Superseded)
-	require.Len(t, logs.events(t, telemetry.EventRefundSettled), 1)
+	require.Len(t, logs.Events(t, telemetry.EventRefundSettled), 1)
 
 	c, err := l.Case(t.Context(), "r-1")
 	require.NoError(t, err)

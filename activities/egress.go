@@ -44,6 +44,7 @@ type Intents interface {
 // process runs them at any time.
 type Egress struct {
 	Account string
+	Epoch   int64 // of the ownership under which the calls are made
 	Gate    Gate
 	Brake   Brake
 	Intents Intents
@@ -143,7 +144,8 @@ func (e *Egress) make(ctx context.Context, in refund.CallInput) (refund.CallResu
 			if err != nil {
 				return e.refusedIntent(err)
 			}
-			body, intended, call.IntentAt = stored, true, intent.Call.IntentAt
+			body, intended = stored, true
+			call.IntentAt, call.Epoch = intent.Call.IntentAt, e.Epoch
 			return nil
 		},
 		Send: func(ctx context.Context, t *limiter.Ticket) {

@@ -70,8 +70,8 @@ func TestSubmit_IntentThenByteThenOutcome(t *testing.T) {
 	require.False(t, row.StartedAt.Before(row.IntentAt), "sent before the intent")
 	require.False(t, row.FinishedAt.Before(*row.StartedAt))
 
-	require.Len(t, r.logs.events(t, telemetry.EventCallFinished), 1)
-	finished := r.logs.events(t, telemetry.EventCallFinished)[0]
+	require.Len(t, r.logs.Events(t, telemetry.EventCallFinished), 1)
+	finished := r.logs.Events(t, telemetry.EventCallFinished)[0]
 	require.Equal(t, "r-1", finished["refund_id"])
 	require.Equal(t, account, finished["account"])
 	require.Equal(t, "submit", finished["kind"])
@@ -164,7 +164,7 @@ func TestRepeat_SendsNothing(t *testing.T) {
 			r := newRig(t, nil)
 			in := r.accept("r-1")
 			tc.earlier(t, r, in)
-			require.Empty(t, r.logs.events(t, telemetry.EventDuplicateStopped))
+			require.Empty(t, r.logs.Events(t, telemetry.EventDuplicateStopped))
 
 			for range 2 {
 				res := r.result(in)
@@ -176,7 +176,7 @@ func TestRepeat_SendsNothing(t *testing.T) {
 			}
 
 			require.Len(t, r.wire(), tc.sent)
-			stopped := r.logs.events(t, telemetry.EventDuplicateStopped)
+			stopped := r.logs.Events(t, telemetry.EventDuplicateStopped)
 			require.Len(t, stopped, 2)
 			require.Equal(t, "r-1/g1/submit/1", stopped[0]["call_key"])
 		})
@@ -229,7 +229,7 @@ func TestRepeat_FoundOnlyByTheIntent(t *testing.T) {
 			require.Equal(t, tc.code, res.Call.Result.Code)
 			require.Empty(t, r.wire())
 			require.Equal(t, tc.outcome, r.recorded(in.Key).Result.Outcome)
-			notSent := r.logs.events(t, telemetry.EventCallNotSent)
+			notSent := r.logs.Events(t, telemetry.EventCallNotSent)
 			require.Equal(t, tc.outcome == refund.OutcomeNotSent, len(notSent) == 1, "only what was not sent is logged as such")
 		})
 	}
@@ -261,7 +261,7 @@ func TestConcurrentExecutionsOfOneKey(t *testing.T) {
 	require.EqualValues(t, 1, firsts.Load())
 	require.Len(t, r.wire(), 1)
 	require.Equal(t, 1, r.executions()["r-1"])
-	require.Len(t, r.logs.events(t, telemetry.EventDuplicateStopped), 19)
+	require.Len(t, r.logs.Events(t, telemetry.EventDuplicateStopped), 19)
 }
 
 // The ledger can't say whether the key was used. That is no proof of anything,
@@ -388,11 +388,11 @@ func TestNotSent(t *testing.T) {
 				require.Empty(t, wire())
 			}
 
-			notSent := r.logs.events(t, telemetry.EventCallNotSent)
+			notSent := r.logs.Events(t, telemetry.EventCallNotSent)
 			require.Len(t, notSent, 1)
 			require.Equal(t, tc.code, notSent[0]["code"])
 			require.NotEmpty(t, notSent[0]["error"], "nobody could tell why")
-			timeouts := r.logs.events(t, telemetry.EventCallTimeout)
+			timeouts := r.logs.Events(t, telemetry.EventCallTimeout)
 			if tc.budget == "" {
 				require.Empty(t, timeouts)
 			} else {
@@ -751,7 +751,7 @@ func TestTimeouts(t *testing.T) {
 			row := r.recorded(in.Key)
 			require.Equal(t, refund.OutcomeUnknown, row.Result.Outcome)
 			require.Equal(t, budget, row.Result.Budget)
-			timeouts := r.logs.events(t, telemetry.EventCallTimeout)
+			timeouts := r.logs.Events(t, telemetry.EventCallTimeout)
 			require.Len(t, timeouts, 1)
 			require.EqualValues(t, budget, timeouts[0]["budget"])
 			require.Equal(t, 1, r.executions()["r-1"], "it was done all the same")

@@ -26,7 +26,8 @@ type Adapter interface {
 	Contract() Contract
 	// Encode returns the exact body of the first request of a generation. It
 	// is stored and sent again byte for byte. An error means that this
-	// provider can't be asked for this refund at all.
+	// provider can't be asked for this refund at all; it is logged, so it
+	// holds none of the refund's texts.
 	Encode(r refund.Refund) ([]byte, error)
 	// Submit sends the refund once, over rt. It never fails: whatever goes
 	// wrong is a Result. Whether any byte left is not for the adapter to

@@ -45,6 +45,7 @@ type CallResult struct {
 // SaveInput records where a case stands now.
 type SaveInput struct {
 	RefundID         string       `json:"refund_id"`
+	Account          string       `json:"account"`
 	Status           Status       `json:"status"`
 	ReviewReason     ReviewReason `json:"review_reason,omitempty"`
 	ProviderRefundID string       `json:"provider_refund_id,omitempty"`

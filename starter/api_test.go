@@ -65,12 +65,12 @@ func TestSubmitAndShow(t *testing.T) {
 	about := func(level, event string) map[string]any {
 		return map[string]any{"level": level, "msg": event, "event": event, "refund_id": "r-1", "account": "main", "client": "orders"}
 	}
-	require.Equal(t, []map[string]any{about("INFO", "refund.accepted")}, i.logs.events(t, "refund.accepted"))
-	require.Equal(t, []map[string]any{about("INFO", "refund.duplicate")}, i.logs.events(t, "refund.duplicate"))
+	require.Equal(t, []map[string]any{about("INFO", "refund.accepted")}, i.events("refund.accepted"))
+	require.Equal(t, []map[string]any{about("INFO", "refund.duplicate")}, i.events("refund.duplicate"))
 	conflicted := about("WARN", "refund.conflict")
 	conflicted["status"], conflicted["problem"] = 409.0, "conflict"
-	require.Equal(t, []map[string]any{conflicted}, i.logs.events(t, "refund.conflict"))
-	require.Empty(t, i.logs.events(t, "intake.refused"))
+	require.Equal(t, []map[string]any{conflicted}, i.events("refund.conflict"))
+	require.Empty(t, i.events("intake.refused"))
 	require.NotContains(t, i.logs.String(), "broken on arrival")
 	require.NotContains(t, i.logs.String(), "mei")
 }
@@ -135,11 +135,11 @@ func TestBadInput(t *testing.T) {
 	page, err := l.List(t.Context(), ledger.Filter{})
 	require.NoError(t, err)
 	require.Empty(t, page.Cases, "nothing that was refused is stored")
-	for _, e := range i.logs.events(t, "intake.refused") {
+	for _, e := range i.events("intake.refused") {
 		require.Equal(t, "orders", e["client"])
 		require.Subset(t, []string{"level", "msg", "event", "client", "status", "problem"}, keys(e), "nothing of a body is logged")
 	}
-	require.Len(t, i.logs.events(t, "intake.refused"), len(badFields)+len(malformed)+9)
+	require.Len(t, i.events("intake.refused"), len(badFields)+len(malformed)+9)
 }
 
 func keys(m map[string]any) []string {
@@ -281,7 +281,7 @@ func TestPaymentSum(t *testing.T) {
 	require.Equal(t, 202, part("r-4", 4000, hundred).status)
 	require.Equal(t, 200, part("r-1", 6000, hundred).status, "a repeat is not counted again")
 
-	refused := i.logs.events(t, "intake.refused")
+	refused := i.events("intake.refused")
 	require.Len(t, refused, 2)
 	require.Equal(t, "r-2", refused[0]["refund_id"])
 	require.Equal(t, "payment-exceeded", refused[0]["problem"])
@@ -380,7 +380,7 @@ func TestClientThatHangsUpEarly(t *testing.T) {
 		ordersToken, len(body(nil))+1, body(nil))
 	require.NoError(t, err)
 	require.NoError(t, conn.Close())
-	require.Eventually(t, func() bool { return len(i.logs.events(t, "intake.refused")) == 1 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(i.events("intake.refused")) == 1 }, 5*time.Second, 10*time.Millisecond)
 	page, err := l.List(t.Context(), ledger.Filter{})
 	require.NoError(t, err)
 	require.Empty(t, page.Cases)
@@ -404,7 +404,7 @@ func TestMySQLDown(t *testing.T) {
 	}
 	require.Equal(t, "/v1/refunds/r-2", i.post(second).problem(t, 503, "unavailable").CaseURL)
 	require.Equal(t, 200, i.get("/healthz").status, "the process itself is well")
-	require.Len(t, i.logs.events(t, "intake.refused"), 2)
+	require.Len(t, i.events("intake.refused"), 2)
 
 	require.NoError(t, db.Start(t.Context()))
 	require.Equal(t, 200, i.get("/readyz").status)

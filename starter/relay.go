@@ -44,8 +44,7 @@ type WorkflowStarter interface {
 
 // Relay starts the workflow of every refund that was accepted, whoever
 // accepted it and whenever. A start is idempotent by its workflow id, so any
-// number of relays may run; what one starts and cannot mark, the next starts
-// again without effect.
+// number of relays may run; what one starts and cannot mark, OpenCase marks.
 type Relay struct {
 	backlog Backlog
 	starter WorkflowStarter
@@ -120,8 +119,10 @@ func (r *Relay) pass(ctx context.Context) error {
 			return fmt.Errorf("reading what is to be started: %w", err)
 		}
 		var refused []error
+		progress := false
 		for _, rf := range batch {
-			err := r.start(ctx, rf)
+			marked, err := r.start(ctx, rf)
+			progress = progress || marked
 			var invalid *serviceerror.InvalidArgument
 			switch {
 			case errors.As(err, &invalid):
@@ -133,26 +134,31 @@ func (r *Relay) pass(ctx context.Context) error {
 		if len(refused) > 0 {
 			return errors.Join(refused...)
 		}
-		if len(batch) < relayBatch {
+		if len(batch) < relayBatch || !progress {
 			return nil
 		}
 	}
 }
 
-// start starts one refund's workflow, or finds that it was started before:
-// running (the conflict policy uses it) or closed (the SDK turns the refusal
-// into a handle).
-func (r *Relay) start(ctx context.Context, rf refund.Refund) error {
+// start starts one refund's workflow. A run that was there before is left to
+// OpenCase, which marks the refund once its case is open: the run may be one
+// that somebody started directly, with other content, and that will fail.
+func (r *Relay) start(ctx context.Context, rf refund.Refund) (marked bool, err error) {
 	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if _, err := r.starter.ExecuteWorkflow(startCtx, StartOptions(rf), refund.WorkflowType, rf); err != nil {
-		return fmt.Errorf("starting the workflow of refund %s: %w", rf.ID, err)
+	_, err = r.starter.ExecuteWorkflow(startCtx, StartOptions(rf), refund.WorkflowType, rf)
+	var there *serviceerror.WorkflowExecutionAlreadyStarted
+	if errors.As(err, &there) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("starting the workflow of refund %s: %w", rf.ID, err)
 	}
 	if err := r.backlog.MarkStarted(ctx, rf.ID); err != nil {
-		return fmt.Errorf("marking refund %s as started: %w", rf.ID, err)
+		return false, fmt.Errorf("marking refund %s as started: %w", rf.ID, err)
 	}
 	r.log.DebugContext(ctx, "workflow started", telemetry.KeyRefundID, rf.ID, telemetry.KeyAccount, rf.Account)
-	return nil
+	return true, nil
 }
 
 var (
@@ -162,7 +168,9 @@ var (
 	attemptsKey = temporal.NewSearchAttributeKeyInt64(refund.AttributeTries)
 )
 
-// StartOptions returns how a refund's workflow is started, by whomever. The
+// StartOptions returns how a refund's workflow is started, by whomever. If it
+// was started before, the start fails with a
+// *serviceerror.WorkflowExecutionAlreadyStarted, which is as good. The
 // summary and the search attributes are there from the first moment, so that
 // an operator sees the refund even while no worker runs; the workflow keeps
 // them up to date.
@@ -170,9 +178,12 @@ func StartOptions(rf refund.Refund) client.StartWorkflowOptions {
 	return client.StartWorkflowOptions{
 		ID:                       refund.WorkflowID(rf.ID),
 		TaskQueue:                refund.TaskQueue,
-		WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING,
-		WorkflowIDReusePolicy:    enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
-		StaticSummary:            fmt.Sprintf("Refund %s of payment %s, order %s, account %s", rf.Amount, rf.PaymentID, rf.OrderID, rf.Account),
+		WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+		// A run that failed had no case: it was a direct start with content
+		// that was refused, and must not keep an accepted refund from running.
+		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
+		WorkflowExecutionErrorWhenAlreadyStarted: true,
+		StaticSummary:                            fmt.Sprintf("Refund %s of payment %s, order %s, account %s", rf.Amount, rf.PaymentID, rf.OrderID, rf.Account),
 		TypedSearchAttributes: temporal.NewSearchAttributes(
 			statusKey.ValueSet(string(refund.StatusQueued)),
 			accountKey.ValueSet(rf.Account),

@@ -2,6 +2,7 @@ package starter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -14,6 +15,8 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
 
 	"refundgate/internal/devenv"
 	"refundgate/internal/telemetry"
@@ -94,7 +97,7 @@ func TestTemporalDown(t *testing.T) {
 	server := testenv.OwnTemporal(t)
 	temporal := dial(t, server.HostPort(), devenv.DefaultNamespace)
 	require.NoError(t, server.Stop())
-	logs := &logBuffer{}
+	logs := &testenv.Logs{}
 	relay := NewRelay(l, temporal, telemetry.NewLogger(logs, telemetry.FormatJSON, slog.LevelInfo))
 	runRelay(t, relay)
 	i := newIntake(t, l, relay.Wake)
@@ -115,27 +118,46 @@ func TestTemporalDown(t *testing.T) {
 	require.Len(t, waitWorkflows(t, temporal, 3), 3)
 }
 
-// TestStartedBefore: a start that could not be marked is repeated without
-// effect, whether the workflow still runs or has ended.
+// TestStartedBefore: a run that is there already, running or completed, is
+// neither doubled nor taken for the refund's own: its case marks it. One that
+// ended without a case does not keep an accepted refund from running.
 func TestStartedBefore(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t, testenv.MariaDB(t))
 	hostPort, namespace := testenv.Temporal(t)
 	temporal := dial(t, hostPort, namespace)
-	for _, id := range []string{"running", "ended"} {
+	start := func(id string) client.WorkflowRun {
 		_, _, err := l.Accept(t.Context(), testRefund(id), testDeadline)
 		require.NoError(t, err)
-		_, err = temporal.ExecuteWorkflow(t.Context(), StartOptions(testRefund(id)), refund.WorkflowType, testRefund(id))
+		run, err := temporal.ExecuteWorkflow(t.Context(), StartOptions(testRefund(id)), refund.WorkflowType, testRefund(id))
 		require.NoError(t, err)
+		return run
 	}
-	require.NoError(t, temporal.TerminateWorkflow(t.Context(), "refund-ended", "", "test"))
+	w := worker.New(temporal, refund.TaskQueue, worker.Options{})
+	w.RegisterWorkflowWithOptions(func(_ workflow.Context, r refund.Refund) error {
+		if r.ID == "failed" {
+			return errors.New("refused")
+		}
+		return nil
+	}, workflow.RegisterOptions{Name: refund.WorkflowType})
+	require.NoError(t, w.Start())
+	require.NoError(t, start("completed").Get(t.Context(), nil))
+	require.Error(t, start("failed").Get(t.Context(), nil))
+	w.Stop()
+	start("running")
 
-	runRelay(t, NewRelay(l, temporal, discard))
-	waitStarted(t, l)
-	waitWorkflows(t, temporal, 2)
-	count, err := temporal.CountWorkflow(t.Context(), &workflowservice.CountWorkflowExecutionsRequest{})
+	require.NoError(t, NewRelay(l, temporal, discard).pass(t.Context()))
+	left, err := l.Unstarted(t.Context(), 10)
 	require.NoError(t, err)
-	require.EqualValues(t, 2, count.GetCount(), "no second run of either")
+	var ids []string
+	for _, rf := range left {
+		ids = append(ids, rf.ID)
+	}
+	require.ElementsMatch(t, []string{"completed", "running"}, ids)
+	require.Eventually(t, func() bool {
+		count, err := temporal.CountWorkflow(t.Context(), &workflowservice.CountWorkflowExecutionsRequest{})
+		return err == nil && count.GetCount() == 4
+	}, 30*time.Second, 20*time.Millisecond, "a second run of the failed one, and of no other")
 }
 
 // starterFunc is a WorkflowStarter that fails as Temporal can.

@@ -1,7 +1,6 @@
 package starter
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -52,13 +50,13 @@ type intake struct {
 	t    *testing.T
 	api  *API
 	url  string
-	logs *logBuffer
+	logs *testenv.Logs
 }
 
 // newIntake serves an API on the ledger; wake may be nil.
 func newIntake(t *testing.T, l Ledger, wake func()) *intake {
 	t.Helper()
-	logs := &logBuffer{}
+	logs := &testenv.Logs{}
 	api, err := NewAPI(Options{
 		Ledger:    l,
 		Accounts:  []string{"main", "second"},
@@ -184,35 +182,13 @@ func (i *intake) get(path string) answer {
 	return i.do("GET", path, ordersToken, "")
 }
 
-// logBuffer collects log lines.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-// events returns the attributes of the lines that carry the event.
-func (b *logBuffer) events(t *testing.T, name string) []map[string]any {
-	t.Helper()
-	var found []map[string]any
-	for line := range strings.Lines(b.String()) {
-		var attrs map[string]any
-		require.NoError(t, json.Unmarshal([]byte(line), &attrs), line)
-		if attrs["event"] == name {
-			delete(attrs, "time")
-			found = append(found, attrs)
-		}
+// events returns the attributes, but the time, of the lines that carry the
+// event.
+func (i *intake) events(name string) []map[string]any {
+	i.t.Helper()
+	found := i.logs.Events(i.t, name)
+	for _, attrs := range found {
+		delete(attrs, "time")
 	}
 	return found
 }

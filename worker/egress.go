@@ -68,6 +68,10 @@ type stop struct {
 func (e *Egress) Run(ctx context.Context) error {
 	e.Gate = e.Gate.WithDefaults()
 	for {
+		// An owner that gets no work would only keep one that does from owning.
+		if awaitTemporal(ctx, e.Temporal, e.Log) != nil {
+			return nil // told to stop before there was anything to do
+		}
 		lock, err := e.acquire(ctx)
 		if err != nil {
 			return nil //nolint:nilerr // the only error is the end of ctx
@@ -247,7 +251,7 @@ func (e *Egress) worker(gate *limiter.Gate, lock *ledger.EgressLock, fatal chan<
 		OnFatalError:                       func(err error) { fatal <- err },
 	})
 	acts := &activities.Egress{
-		Account: e.Account, Gate: gate, Brake: alarm{gate, e}, Intents: lock, Calls: e.Ledger, Adapter: e.Adapter, Log: e.Log,
+		Account: e.Account, Epoch: lock.Epoch(), Gate: gate, Brake: alarm{gate, e}, Intents: lock, Calls: e.Ledger, Adapter: e.Adapter, Log: e.Log,
 	}
 	w.RegisterActivityWithOptions(acts.SubmitRefund, activity.RegisterOptions{Name: refund.ActivitySubmit})
 	w.RegisterActivityWithOptions(acts.CheckRefund, activity.RegisterOptions{Name: refund.ActivityCheck})

@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
 	"runtime"
 	"strings"
 	"testing"
@@ -9,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+	sdklog "go.temporal.io/sdk/log"
 
 	"refundgate/internal/telemetry"
 	"refundgate/internal/testenv"
@@ -39,10 +43,10 @@ func TestEgress_OwnerAndStandby(t *testing.T) {
 	require.Len(t, inEpoch(calls, 1), 10)
 	require.Len(t, r.wire(), 10)
 	require.GreaterOrEqual(t, inEpoch(calls, 1)[0].StartedAt.Sub(acquired), wait(), "the owner didn't wait")
-	require.Len(t, first.logs.events(t, telemetry.EventCallStarted), 10)
-	require.Empty(t, second.logs.events(t, telemetry.EventCallStarted))
+	require.Len(t, first.logs.Events(t, telemetry.EventCallStarted), 10)
+	require.Empty(t, second.logs.Events(t, telemetry.EventCallStarted))
 	require.Equal(t, []string{"standby (held by one, epoch 1)"}, second.announced(), "it repeats itself")
-	standby := second.logs.events(t, telemetry.EventStandby)
+	standby := second.logs.Events(t, telemetry.EventStandby)
 	require.Len(t, standby, 1)
 	require.Equal(t, "standby (held by one, epoch 1)", standby[0]["state"])
 	require.True(t, r.owner().SeenAt.After(acquired), "the owner doesn't prove itself")
@@ -50,7 +54,7 @@ func TestEgress_OwnerAndStandby(t *testing.T) {
 	ids := r.submit("b", 10) // some may be sent by the first still
 	first.stop()
 	stopped := time.Now()
-	require.Len(t, first.logs.events(t, telemetry.EventReleased), 1)
+	require.Len(t, first.logs.Events(t, telemetry.EventReleased), 1)
 	second.await("standby (held by one, epoch 1)", "owner")
 	ids = append(ids, r.submit("c", 1)...)
 	acquired = r.owner().AcquiredAt
@@ -92,13 +96,13 @@ func TestEgress_LockSessionKilled(t *testing.T) {
 	require.Less(t, last.Sub(killed), budgets().IntentMaxAge, "only an intent from before may still go out")
 	require.GreaterOrEqual(t, after[0].StartedAt.Sub(again.AcquiredAt), wait())
 
-	lost := p.logs.events(t, telemetry.EventOwnerLost)
+	lost := p.logs.Events(t, telemetry.EventOwnerLost)
 	require.Len(t, lost, 1)
 	require.EqualValues(t, 1, lost[0]["epoch"])
-	require.Len(t, p.logs.events(t, telemetry.EventOwnerAcquired), 2)
+	require.Len(t, p.logs.Events(t, telemetry.EventOwnerAcquired), 2)
 	require.NotContains(t, p.logs.String(), "until someone acts", "nobody has to")
 	p.stop()
-	require.Len(t, p.logs.events(t, telemetry.EventReleased), 1)
+	require.Len(t, p.logs.Events(t, telemetry.EventReleased), 1)
 }
 
 // Lost while the new owner still waits: the wait begins again.
@@ -113,7 +117,7 @@ func TestEgress_LockSessionKilledDuringTheWait(t *testing.T) {
 	calls := r.settled(r.submit("r", 1))
 	require.Len(t, inEpoch(calls, 2), 1)
 	require.GreaterOrEqual(t, calls[0].StartedAt.Sub(acquired), wait())
-	require.Len(t, p.logs.events(t, telemetry.EventOwnerLost), 1)
+	require.Len(t, p.logs.Events(t, telemetry.EventOwnerLost), 1)
 }
 
 // An orderly stop finishes what is in flight, hands back what waits, and gives
@@ -149,7 +153,7 @@ func TestEgress_OrderlyStop(t *testing.T) {
 		}
 	}
 	require.Len(t, wire, finished)
-	handedBack := p.logs.events(t, telemetry.EventCallNotSent)
+	handedBack := p.logs.Events(t, telemetry.EventCallNotSent)
 	require.NotEmpty(t, handedBack)
 	for _, e := range handedBack {
 		require.Equal(t, refund.CodeShutdown, e["code"])
@@ -207,7 +211,7 @@ func TestEgress_RefusedCredentialsOutliveTheOwnership(t *testing.T) {
 	p.await("owner", "owner")
 	require.Eventually(t, func() bool {
 		var after bool // the second ownership answers calls
-		for _, e := range p.logs.events(t, telemetry.EventCallNotSent) {
+		for _, e := range p.logs.Events(t, telemetry.EventCallNotSent) {
 			at, err := time.Parse(time.RFC3339Nano, e["time"].(string))
 			require.NoError(t, err)
 			after = after || at.Sub(r.owner().AcquiredAt) > wait() && e["code"] == refund.CodeStopped
@@ -226,7 +230,7 @@ func TestEgress_WaitingCallsTellTheirPlace(t *testing.T) {
 	r.orchestrate()
 	p := r.egress("one", nil)
 	r.submit("pauses", 1)
-	require.Eventually(t, func() bool { return len(p.logs.events(t, telemetry.EventGatePaused)) == 1 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.logs.Events(t, telemetry.EventGatePaused)) == 1 }, patience, 5*time.Millisecond)
 	ids := r.submit("r", 2)
 
 	ahead := func(id string) int {
@@ -248,7 +252,36 @@ func TestEgress_WaitingCallsTellTheirPlace(t *testing.T) {
 	require.Len(t, r.wire(), 1)
 }
 
-// Without Temporal the egress ends with an error and keeps nothing.
+// An egress that starts before Temporal does waits for it, and takes no
+// ownership meanwhile.
+func TestAwaitTemporal(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnTemporal(t)
+	require.NoError(t, server.Stop())
+	c, err := client.NewLazyClient(client.Options{HostPort: server.HostPort(), Logger: sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler))})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	var logs testenv.Logs
+	done := make(chan error, 1)
+	go func() {
+		done <- awaitTemporal(t.Context(), c, telemetry.NewLogger(&logs, telemetry.FormatJSON, slog.LevelInfo))
+	}()
+	require.Eventually(t, func() bool { return strings.Contains(logs.String(), "waiting for it") }, 30*time.Second, 10*time.Millisecond)
+	require.Empty(t, done)
+	require.NoError(t, server.Start(t.Context()))
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(30 * time.Second):
+		require.Fail(t, "Temporal is back and nobody noticed")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, server.Stop())
+	require.ErrorIs(t, awaitTemporal(ctx, c, slog.New(slog.DiscardHandler)), context.Canceled)
+}
+
+// Where Temporal refuses it, the egress ends with an error and keeps nothing.
 func TestEgress_TemporalRefuses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

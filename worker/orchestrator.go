@@ -30,8 +30,12 @@ type Orchestrator struct {
 	Log      *slog.Logger
 }
 
-// Run works until ctx ends, then finishes what it has begun.
+// Run works until ctx ends, then finishes what it has begun. If Temporal can't
+// be reached at first, it waits.
 func (o *Orchestrator) Run(ctx context.Context) error {
+	if awaitTemporal(ctx, o.Temporal, o.Log) != nil {
+		return nil // told to stop before there was anything to do
+	}
 	fatal := make(chan error, 1)
 	w := worker.New(o.Temporal, refund.TaskQueue, worker.Options{
 		WorkerStopTimeout: 10 * time.Second,

@@ -1,14 +1,11 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -109,7 +106,7 @@ func (r *rig) openLedger() *ledger.Ledger {
 // own connections to the database.
 type process struct {
 	t      *testing.T
-	logs   logBuffer
+	logs   testenv.Logs
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error
@@ -322,36 +319,4 @@ func (r *rig) own(holder string, change func(*Egress)) (p *process, kill func() 
 		require.NoError(r.t, err)
 		return time.Now()
 	}
-}
-
-// logBuffer collects log lines.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-// events returns the attributes of the lines that carry the event.
-func (b *logBuffer) events(t *testing.T, name string) []map[string]any {
-	t.Helper()
-	var found []map[string]any
-	for line := range strings.Lines(b.String()) {
-		var attrs map[string]any
-		require.NoError(t, json.Unmarshal([]byte(line), &attrs), line)
-		if attrs[telemetry.KeyEvent] == name {
-			found = append(found, attrs)
-		}
-	}
-	return found
 }

@@ -149,7 +149,7 @@ func (w *refundWorkflow) enter(step Step) (superseded bool, err error) {
 		var res refund.SaveResult
 		ctx := workflow.WithActivityOptions(w.ctx, bookkeepingOptions("record "+string(step.Status)))
 		in := refund.SaveInput{
-			RefundID: w.c.Refund.ID, Status: step.Status, ReviewReason: step.Reason,
+			RefundID: w.c.Refund.ID, Account: w.c.Refund.Account, Status: step.Status, ReviewReason: step.Reason,
 			ProviderRefundID: w.c.ProviderRefundID, Detail: step.Why,
 		}
 		if err := workflow.ExecuteActivity(ctx, refund.ActivitySave, in).Get(ctx, &res); err != nil {
@@ -199,7 +199,8 @@ func (w *refundWorkflow) execute(in refund.CallInput) (refund.CallResult, error)
 	if err == nil {
 		return res, nil
 	}
-	// The worker died, or nobody took the task before the deadline.
+	// The worker died, nobody took the task before the deadline, or the egress
+	// could not ask the ledger whether the call had been made before.
 	w.log.Info("the call's activity failed; asking the ledger", "call_key", in.Key.String(), "error", err)
 	ctx = workflow.WithActivityOptions(w.ctx, bookkeepingOptions("find out what became of "+in.Key.String()))
 	if err := workflow.ExecuteActivity(ctx, refund.ActivityResolve, in).Get(ctx, &res); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.temporal.io/api/serviceerror"
 
 	"refundgate/ledger"
 	"refundgate/refund"
@@ -124,7 +125,12 @@ func (a *app) submit(cmd *cobra.Command, r refund.Refund, out output) error {
 func (p *parts) startNow(ctx context.Context, r refund.Refund) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := p.temporal.ExecuteWorkflow(ctx, starter.StartOptions(r), refund.WorkflowType, r); err != nil {
+	_, err := p.temporal.ExecuteWorkflow(ctx, starter.StartOptions(r), refund.WorkflowType, r)
+	var there *serviceerror.WorkflowExecutionAlreadyStarted
+	switch {
+	case errors.As(err, &there):
+		return nil
+	case err != nil:
 		return fmt.Errorf("starting the workflow: %w", err)
 	}
 	return p.ledger.MarkStarted(ctx, r.ID)

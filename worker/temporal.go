@@ -1,0 +1,33 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"go.temporal.io/sdk/client"
+)
+
+// reachEvery is how often an unreachable Temporal is tried again.
+const reachEvery = 2 * time.Second
+
+// awaitTemporal waits until Temporal answers, so that processes may start in
+// any order. It returns only the end of ctx as an error.
+func awaitTemporal(ctx context.Context, c client.Client, log *slog.Logger) error {
+	for waiting := false; ; waiting = true {
+		attempt, cancel := context.WithTimeout(ctx, reachEvery)
+		_, err := c.CheckHealth(attempt, &client.CheckHealthRequest{})
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if !waiting && ctx.Err() == nil {
+			log.WarnContext(ctx, "Temporal can't be reached; waiting for it", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(reachEvery):
+		}
+	}
+}
