@@ -69,7 +69,7 @@ func (e *Egress) Run(ctx context.Context) error {
 	e.Gate = e.Gate.WithDefaults()
 	for {
 		// An owner that gets no work would only keep one that does from owning.
-		if awaitTemporal(ctx, e.Temporal, e.Log) != nil {
+		if !awaitTemporal(ctx, e.Temporal, e.Log) {
 			return nil // told to stop before there was anything to do
 		}
 		lock, err := e.acquire(ctx)

@@ -33,7 +33,7 @@ type Orchestrator struct {
 // Run works until ctx ends, then finishes what it has begun. If Temporal can't
 // be reached at first, it waits.
 func (o *Orchestrator) Run(ctx context.Context) error {
-	if awaitTemporal(ctx, o.Temporal, o.Log) != nil {
+	if !awaitTemporal(ctx, o.Temporal, o.Log) {
 		return nil // told to stop before there was anything to do
 	}
 	fatal := make(chan error, 1)

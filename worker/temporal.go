@@ -12,21 +12,21 @@ import (
 const reachEvery = 2 * time.Second
 
 // awaitTemporal waits until Temporal answers, so that processes may start in
-// any order. It returns only the end of ctx as an error.
-func awaitTemporal(ctx context.Context, c client.Client, log *slog.Logger) error {
+// any order. It returns false if ctx ends first.
+func awaitTemporal(ctx context.Context, c client.Client, log *slog.Logger) bool {
 	for waiting := false; ; waiting = true {
 		attempt, cancel := context.WithTimeout(ctx, reachEvery)
 		_, err := c.CheckHealth(attempt, &client.CheckHealthRequest{})
 		cancel()
 		if err == nil {
-			return nil
+			return true
 		}
 		if !waiting && ctx.Err() == nil {
 			log.WarnContext(ctx, "Temporal can't be reached; waiting for it", "error", err)
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return false
 		case <-time.After(reachEvery):
 		}
 	}
