@@ -154,6 +154,7 @@ func (e *Egress) make(ctx context.Context, in refund.CallInput) (refund.CallResu
 			} else {
 				answer = e.Adapter.Check(ctx, t, provider.Query{Refund: in.Refund, ProviderRefundID: in.ProviderRefundID})
 			}
+			t.Judge(verdict(answer))
 		},
 	})
 	if errors.Is(err, ledger.ErrDuplicateCall) {

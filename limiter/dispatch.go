@@ -44,9 +44,9 @@ func (g *Gate) step() time.Duration {
 	if resumed {
 		g.paused = false
 	}
-	wait := never
+	wait := g.breaker.tick(now)
 	if g.refusal == nil {
-		wait = min(g.prepare(now), g.choose(now))
+		wait = min(wait, g.prepare(now), g.choose(now))
 	}
 	if g.paused {
 		wait = min(wait, g.pausedUntil-now)
@@ -59,13 +59,22 @@ func (g *Gate) step() time.Duration {
 }
 
 // due is the earliest instant of the next start. The caller holds g.mu.
-func (g *Gate) due() time.Duration { return max(g.nextStart, g.pausedUntil) }
+func (g *Gate) due() time.Duration {
+	due := max(g.nextStart, g.pausedUntil)
+	if g.breaker.state == BreakerOpen {
+		due = max(due, g.breaker.until)
+	}
+	return due
+}
 
 // prepare opens connections for the calls at the front of both lines. The
 // caller holds g.mu.
 func (g *Gate) prepare(now time.Duration) time.Duration {
 	if early := g.due() - g.cfg.ConnectTimeout - g.cfg.Interval - now; early > 0 {
 		return early // paused: a connection opened now would be old by then
+	}
+	if !g.breaker.permits() && g.breaker.state == BreakerHalfOpen {
+		return never // the probes are out; their results will wake the dispatcher
 	}
 	wait := never
 	for i := range g.room.lines {
@@ -105,8 +114,8 @@ func (g *Gate) prepare(now time.Duration) time.Duration {
 // choose makes the call whose turn it is the next one, once its slot is near.
 // The caller holds g.mu.
 func (g *Gate) choose(now time.Duration) time.Duration {
-	if g.next != nil || g.inFlight >= g.cfg.MaxInFlight {
-		return never // a start or an end will wake the dispatcher
+	if g.next != nil || g.inFlight >= g.cfg.MaxInFlight || !g.breaker.permits() {
+		return never // a start, an end or the breaker will wake the dispatcher
 	}
 	lead := min(g.cfg.Interval, maxLead)
 	left := g.due() - now
@@ -116,7 +125,13 @@ func (g *Gate) choose(now time.Duration) time.Duration {
 	// For most of the lead the turn is reserved for its rightful owner even if
 	// that one still dials; the last quarter is for writing the intent.
 	reserved := left - lead/4
-	w := g.room.pick(reserved > 0)
+	var w *waiter
+	if g.breaker.state == BreakerHalfOpen {
+		w = g.room.pickCheck()
+	}
+	if w == nil {
+		w = g.room.pick(reserved > 0)
+	}
 	if w == nil {
 		if reserved > 0 {
 			return reserved
@@ -125,6 +140,7 @@ func (g *Gate) choose(now time.Duration) time.Duration {
 	}
 	g.room.take(w)
 	g.next = w
+	w.generation = g.breaker.take(now)
 	close(w.turn)
 	return never
 }
@@ -157,6 +173,10 @@ func (g *Gate) dial(w *waiter) {
 			g.dialsFail = true
 			g.dialAfter = max(g.dialAfter, end+g.cfg.Interval)
 			g.room.fail(w, notSent)
+			// Nothing was sent, but it tells as much about the provider as if.
+			if g.breaker.permits() {
+				g.breaker.report(g.breaker.take(end), Failing, end)
+			}
 			return
 		}
 		g.dialsFail = false

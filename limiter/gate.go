@@ -54,6 +54,8 @@ type Config struct {
 	// IntentMaxAge is how old a recorded intent may be at the last check
 	// before the first byte; past it the call is not sent. Defaults to 1 s.
 	IntentMaxAge time.Duration
+	// Breaker stops calls to a provider that fails.
+	Breaker BreakerConfig
 	// MaxBody bounds an answer's body in bytes; a longer one is an error.
 	// Defaults to 1 MiB.
 	MaxBody int64
@@ -67,13 +69,14 @@ type Config struct {
 	Events Events
 }
 
-// Events receives what happens at the gate. The functions are called outside
-// the gate's lock and must not block.
+// Events receives what happens at the gate, each kind in the order in which it
+// happened. The functions must not block and must not call the gate.
 type Events struct {
 	Started     func(call Call, p Passage) // after the first Write
 	HiddenRetry func(call Call)            // a second send on one ticket was refused
 	Paused      func(until time.Time, why string)
 	Resumed     func()
+	Breaker     func(from, to BreakerState) // every change of the breaker's state
 }
 
 // Bounds of the dial-ahead: how many calls of a group may hold or open a
@@ -169,6 +172,7 @@ type Gate struct {
 	pausedUntil time.Duration // no start before it
 	pauseWall   time.Time     // the same for people
 	paused      bool          // a pause was announced and not yet its end
+	breaker     *breaker
 	dialsFail   bool          // the last dial failed
 	dialAfter   time.Duration // no new dial before it, while dials fail
 	inFlight    int
@@ -189,11 +193,17 @@ func New(cfg Config) (*Gate, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = MonotonicClock()
 	}
+	if err := cfg.Breaker.validate(); err != nil {
+		return nil, err
+	}
 	if cfg.Interval < 0 || cfg.MaxInFlight < 0 || cfg.ConnectTimeout < 0 || cfg.CallTimeout < 0 {
 		return nil, errors.New("limiter: budgets must be positive")
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	g := &Gate{cfg: cfg, ctx: ctx, stop: stop, kick: make(chan struct{}, 1), idle: make(chan struct{})}
+	g := &Gate{
+		cfg: cfg, ctx: ctx, stop: stop, kick: make(chan struct{}, 1), idle: make(chan struct{}),
+		breaker: newBreaker(cfg.Breaker, cfg.Events.Breaker),
+	}
 	g.room.init(min(max(int(cfg.ConnectTimeout/cfg.Interval)+1, minDialAhead), maxDialAhead))
 	g.nextStart = cfg.Clock.Now()
 	g.done.Go(g.dispatch)
@@ -305,6 +315,7 @@ func (g *Gate) leave(w *waiter) {
 	g.room.remove(w)
 	if g.next == w {
 		g.next = nil
+		g.breaker.giveBack(w.generation) // it was its turn and it did not start
 	}
 	g.active--
 	if g.refusal != nil && g.active == 0 {
@@ -386,7 +397,10 @@ type Status struct {
 	WaitingFirst    int       `json:"waiting_first"`
 	WaitingFollowUp int       `json:"waiting_follow_up"`
 	PausedUntil     time.Time `json:"paused_until,omitzero"`
-	Refusing        string    `json:"refusing,omitempty"` // code of the refusal
+	// Breaker is the breaker's state; OpenUntil is when an open one tries again.
+	Breaker   BreakerState `json:"breaker"`
+	OpenUntil time.Time    `json:"open_until,omitzero"`
+	Refusing  string       `json:"refusing,omitempty"` // code of the refusal
 }
 
 // Status returns what the gate is doing now.
@@ -398,8 +412,13 @@ func (g *Gate) Status() Status {
 		WaitingFirst:    g.room.line(refund.GroupFirst).len(),
 		WaitingFollowUp: g.room.line(refund.GroupFollowUp).len(),
 	}
-	if g.cfg.Clock.Now() < g.pausedUntil {
+	now := g.cfg.Clock.Now()
+	if now < g.pausedUntil {
 		s.PausedUntil = g.pauseWall
+	}
+	s.Breaker = g.breaker.state
+	if s.Breaker == BreakerOpen {
+		s.OpenUntil = time.Now().Add(g.breaker.until - now)
 	}
 	if g.refusal != nil {
 		s.Refusing = g.refusal.Code

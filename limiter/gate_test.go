@@ -99,6 +99,13 @@ func (s *starts) add(c limiter.Call, p limiter.Passage) {
 	s.keys = append(s.keys, c.Key)
 }
 
+// soFar returns copies of what was seen until now.
+func (s *starts) soFar() ([]limiter.Passage, []refund.CallKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.list), slices.Clone(s.keys)
+}
+
 func (s *starts) requireSpaced(t *testing.T, interval time.Duration, maxInFlight int) {
 	t.Helper()
 	s.mu.Lock()

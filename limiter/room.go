@@ -14,10 +14,12 @@ type waiter struct {
 	serial uint64 // arrival; breaks ties of AcceptedAt
 	index  int    // in the heap, or -1
 	prep   *preparation
-	dials  int           // connections opened for it so far
-	turn   chan struct{} // closed when the call is next
-	failed chan struct{} // closed when it can't be sent; err says why
-	err    *NotSentError
+	dials  int // connections opened for it so far
+	// generation is the breaker's, from the call's turn on.
+	generation uint64
+	turn       chan struct{} // closed when the call is next
+	failed     chan struct{} // closed when it can't be sent; err says why
+	err        *NotSentError
 }
 
 func (w *waiter) before(other *waiter) bool {
@@ -107,6 +109,17 @@ func (r *room) pick(strict bool) *waiter {
 		}
 	}
 	return nil
+}
+
+// pickCheck returns the earliest prepared check, or nil: a breaker's probes
+// ask rather than send, where there is something to ask.
+func (r *room) pickCheck() *waiter {
+	front := r.line(refund.GroupFollowUp).front
+	i := slices.IndexFunc(front, func(w *waiter) bool { return w.call.Key.Kind == refund.KindCheck && w.ready() })
+	if i < 0 {
+		return nil
+	}
+	return front[i]
 }
 
 // take removes w for its turn; its preparation stays with it.

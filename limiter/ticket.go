@@ -53,6 +53,7 @@ type Ticket struct {
 	finished    bool
 	refusal     *NotSentError // why the last check said no
 	err         error         // of the request
+	verdict     *Verdict      // as judged by the caller
 	passage     Passage
 	overall     *time.Timer
 	abandonHold context.CancelFunc // set while the first Write waits for its slot
@@ -117,6 +118,14 @@ func (t *Ticket) roundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// Judge tells the breaker what the call says about the provider's health. A
+// call that isn't judged is Failing if its request failed, and Neutral if not.
+func (t *Ticket) Judge(v Verdict) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.verdict = &v
+}
+
 // fail notes why the request failed and puts a budget's name to a time-out.
 func (t *Ticket) fail(err error) error {
 	var budget refund.Budget
@@ -174,14 +183,15 @@ func (t *Ticket) write(conn net.Conn, b []byte) (int, error) {
 	after := g.cfg.Clock.Now()
 	t.passage.Bytes = int64(n)
 
+	if n > 0 && g.cfg.Events.Started != nil {
+		// Before the next call may start, so that the record is in order.
+		g.cfg.Events.Started(t.waiter.call, t.passage)
+	}
 	g.mu.Lock()
 	g.nextStart = after + g.cfg.Interval
 	g.next = nil
 	g.mu.Unlock()
 	g.wake()
-	if n > 0 && g.cfg.Events.Started != nil {
-		g.cfg.Events.Started(t.waiter.call, t.passage)
-	}
 	return n, err
 }
 
@@ -206,6 +216,9 @@ func (t *Ticket) hold() *NotSentError {
 		case ctx.Err() != nil:
 			g.mu.Unlock()
 			return t.heldNotSent()
+		case t.waiter.generation != g.breaker.generation:
+			g.mu.Unlock()
+			return &NotSentError{Code: refund.CodeBreaker}
 		case max(due, now)-t.intentAt > g.cfg.IntentMaxAge:
 			g.mu.Unlock()
 			return &NotSentError{Code: refund.CodeStale}
@@ -273,8 +286,16 @@ func (t *Ticket) finish() Passage {
 		t.overall.Stop()
 		t.passage.FinishedAt = time.Now()
 		t.passage.Duration = t.gate.cfg.Clock.Now() - t.passage.StartedMono
+		verdict := Neutral
+		switch {
+		case t.verdict != nil:
+			verdict = *t.verdict
+		case t.err != nil:
+			verdict = Failing
+		}
 		t.gate.mu.Lock()
 		t.gate.inFlight--
+		t.gate.breaker.report(t.waiter.generation, verdict, t.gate.cfg.Clock.Now())
 		t.gate.mu.Unlock()
 		t.gate.wake()
 	}

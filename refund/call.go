@@ -101,6 +101,7 @@ const (
 	CodeDeadline      = "deadline"       // not sent: the case's deadline came first
 	CodeShutdown      = "shutdown"       // not sent: the egress is stopping
 	CodeNotOwner      = "not_owner"      // not sent: the right to send could not be proven
+	CodeBreaker       = "breaker_open"   // not sent: the circuit breaker changed its state before the first byte
 	CodeStopped       = "stopped"        // not sent: the account is stopped until someone acts
 	CodeStale         = "stale_intent"   // not sent: too long between intent and first byte
 	CodeExhausted     = "exhausted"      // not sent: the attempts of this generation are used up

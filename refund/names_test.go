@@ -43,10 +43,10 @@ func TestNamesAreFixed(t *testing.T) {
 	})
 	require.Equal(t, []string{
 		"timeout", "disconnected", "unreadable", "contradiction", "lost", "connect_failed", "cancelled", "deadline", "shutdown",
-		"not_owner", "stopped", "stale_intent", "exhausted", "closed", "abandoned", "storage", "unsupported", "key_taken", "no_request",
+		"not_owner", "breaker_open", "stopped", "stale_intent", "exhausted", "closed", "abandoned", "storage", "unsupported", "key_taken", "no_request",
 	}, []string{
 		refund.CodeTimeout, refund.CodeDisconnected, refund.CodeUnreadable, refund.CodeContradiction, refund.CodeLost, refund.CodeConnect,
-		refund.CodeCancelled, refund.CodeDeadline, refund.CodeShutdown, refund.CodeNotOwner, refund.CodeStopped, refund.CodeStale, refund.CodeExhausted,
+		refund.CodeCancelled, refund.CodeDeadline, refund.CodeShutdown, refund.CodeNotOwner, refund.CodeBreaker, refund.CodeStopped, refund.CodeStale, refund.CodeExhausted,
 		refund.CodeClosed, refund.CodeAbandoned, refund.CodeStorage, refund.CodeUnsupported, refund.CodeKeyTaken, refund.CodeNoRequest,
 	})
 }

@@ -292,6 +292,10 @@ func (e *Egress) events(ctx context.Context) limiter.Events {
 		Paused: func(until time.Time, why string) {
 			telemetry.Event(ctx, e.Log, slog.LevelWarn, telemetry.EventGatePaused, e.account(), slog.Time("until", until), slog.String("why", why))
 		},
+		Breaker: func(from, to limiter.BreakerState) {
+			telemetry.Event(ctx, e.Log, slog.LevelWarn, telemetry.EventBreakerTransition, e.account(),
+				slog.String(telemetry.KeyFrom, string(from)), slog.String(telemetry.KeyTo, string(to)))
+		},
 		Resumed: func() {
 			telemetry.Event(ctx, e.Log, slog.LevelInfo, telemetry.EventGateResumed, e.account())
 		},

@@ -122,6 +122,7 @@ func budgets(acc config.Account) limiter.Config {
 		MaxInFlight:    acc.MaxInFlight,
 		ConnectTimeout: acc.ConnectTimeout,
 		CallTimeout:    acc.CallTimeout,
+		Breaker:        limiter.BreakerConfig(acc.Breaker),
 	}
 }
 

@@ -144,8 +144,28 @@ type Account struct {
 	// WaitingRoom is how many calls wait in the egress for their slot; what
 	// does not fit stays in Temporal. Defaults to 32.
 	WaitingRoom int `yaml:"waiting_room"`
+	// Breaker stops calls while the provider fails.
+	Breaker Breaker `yaml:"breaker"`
 	// Contract is what the provider promises.
 	Contract Contract `yaml:"contract"`
+}
+
+// Breaker is an account's circuit breaker.
+type Breaker struct {
+	// Window is how many of the latest results are looked at. Defaults to 10.
+	Window int `yaml:"window"`
+	// FailureRate is the share of failures among them, once that many are in,
+	// from which on calls wait. Defaults to 0.5.
+	FailureRate float64 `yaml:"failure_rate"`
+	// OpenFor is how long they wait before a few are let out to see. Defaults
+	// to 30s.
+	OpenFor time.Duration `yaml:"open_for"`
+	// Probes is how many those are. Fewer than half failing ends the wait.
+	// Defaults to 3.
+	Probes int `yaml:"probes"`
+	// ProbeTimeout is how long their results are waited for; what is missing
+	// then has failed. Longer than call_timeout. Defaults to 30s.
+	ProbeTimeout time.Duration `yaml:"probe_timeout"`
 }
 
 // Contract has the fields of refund.Contract and converts to it.
@@ -193,6 +213,10 @@ func Default() Config {
 			ConnectTimeout:  1 * time.Second,
 			CallTimeout:     3 * time.Second,
 			WaitingRoom:     32,
+			Breaker: Breaker{
+				Window: 10, FailureRate: 0.5, OpenFor: 30 * time.Second,
+				Probes: 3, ProbeTimeout: 30 * time.Second,
+			},
 			Contract: Contract{
 				IdempotentResends: true,
 				KeyLifetime:       24 * time.Hour,

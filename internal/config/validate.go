@@ -175,7 +175,20 @@ func (a Account) validate(v *violations, path string, p Policy) {
 	if a.CallTimeout >= p.Deadline {
 		v.add("%s.call_timeout is %s, but the whole case has %s; make it shorter than policy.deadline", path, a.CallTimeout, p.Deadline)
 	}
+	a.Breaker.validate(v, path+".breaker", a)
 	a.Contract.validate(v, path+".contract", p)
+}
+
+func (b Breaker) validate(v *violations, path string, a Account) {
+	v.count(path+".window", b.Window, 1000)
+	if !(b.FailureRate > 0 && b.FailureRate <= 1) {
+		v.add("%s.failure_rate must be more than 0 and at most 1; it is %v", path, b.FailureRate)
+	}
+	v.positive(path+".open_for", b.OpenFor)
+	v.count(path+".probes", b.Probes, 100)
+	if b.ProbeTimeout <= a.CallTimeout {
+		v.add("%s.probe_timeout is %s, but a probe may take %s; make it longer than call_timeout", path, b.ProbeTimeout, a.CallTimeout)
+	}
 }
 
 func (c Contract) validate(v *violations, path string, p Policy) {
