@@ -16,6 +16,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
+	"refundgate/internal/telemetry"
 	"refundgate/refund"
 )
 
@@ -42,6 +43,8 @@ type refundWorkflow struct {
 	// shown is what the search attributes say; setting them anew costs an
 	// event in the history.
 	shown shown
+	// retryLogged is the sequence number of the last retry that was told of.
+	retryLogged int
 }
 
 // setup opens the case from the ledger, which knows every call and decision of
@@ -99,7 +102,9 @@ func (w *refundWorkflow) run() (refund.Closing, error) {
 				return refund.Closing{}, err
 			}
 		case StepSubmit, StepCheck:
-			if wait := w.untilDue(step); wait > 0 {
+			wait := w.untilDue(step)
+			w.logRetry(step, wait)
+			if wait > 0 {
 				if err := w.sleep(wait, step); err != nil {
 					return refund.Closing{}, err
 				}
@@ -122,6 +127,19 @@ func (w *refundWorkflow) untilDue(step Step) time.Duration {
 		at = w.c.DeadlineAt
 	}
 	return at.Sub(workflow.Now(w.ctx))
+}
+
+// logRetry tells, once, of a send that follows on an earlier one. The
+// workflow's logger is silent during a replay.
+func (w *refundWorkflow) logRetry(step Step, wait time.Duration) {
+	seq := w.c.NextSeq(refund.KindSubmit)
+	if step.Origin != refund.OriginRetry || w.retryLogged == seq {
+		return
+	}
+	w.retryLogged = seq
+	w.log.Info(telemetry.EventRetryScheduled, telemetry.KeyEvent, telemetry.EventRetryScheduled,
+		telemetry.KeyRefundID, w.c.Refund.ID, telemetry.KeyAccount, w.c.Refund.Account,
+		telemetry.KeyAttempt, w.c.Attempts+1, telemetry.KeyWaitMS, max(wait, 0).Milliseconds())
 }
 
 func (w *refundWorkflow) sleep(d time.Duration, step Step) error {

@@ -29,6 +29,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"refundgate/internal/telemetry"
 	"refundgate/internal/testenv"
 	"refundgate/refund"
 	"refundgate/workflows"
@@ -47,6 +48,7 @@ type world struct {
 	t         *testing.T
 	client    client.Client
 	namespace string
+	logs      *testenv.Logs
 	policy    refund.Policy
 
 	mu       sync.Mutex
@@ -68,8 +70,8 @@ type world struct {
 func newWorld(t *testing.T, answers ...func(refund.CallInput) (refund.CallResult, error)) *world {
 	t.Helper()
 	hostPort, namespace := testenv.Temporal(t)
-	quiet := log.NewStructuredLogger(slog.New(slog.DiscardHandler))
-	c, err := client.Dial(client.Options{HostPort: hostPort, Namespace: namespace, Logger: quiet})
+	logs := &testenv.Logs{}
+	c, err := client.Dial(client.Options{HostPort: hostPort, Namespace: namespace, Logger: log.NewStructuredLogger(slog.New(slog.NewJSONHandler(logs, nil)))})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 
@@ -79,7 +81,7 @@ func newWorld(t *testing.T, answers ...func(refund.CallInput) (refund.CallResult
 	p.Checks = refund.Checks{Max: 5, Initial: 5 * time.Millisecond, Factor: 2, Cap: 50 * time.Millisecond, Jitter: 0.5}
 	p.NotSentInitial, p.NotSentMax = 5*time.Millisecond, 50*time.Millisecond
 	p.Contract.NotFoundAfter = 20 * time.Millisecond
-	w := &world{t: t, client: c, namespace: namespace, policy: p, answers: answers}
+	w := &world{t: t, client: c, namespace: namespace, logs: logs, policy: p, answers: answers}
 
 	orchestrator := worker.New(c, refund.TaskQueue, worker.Options{})
 	orchestrator.RegisterWorkflowWithOptions(workflows.Refund, workflow.RegisterOptions{Name: refund.WorkflowType})
@@ -568,6 +570,22 @@ func TestActivityOptions(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"first", "follow-up", "follow-up"}, groups)
+}
+
+// D4: each retry is told of, once.
+func TestRetriesAreLogged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outcome(busy), outcome(busy), outcome(ok))
+	_, err := w.finish(w.start())
+	require.NoError(t, err)
+	retries := w.logs.Events(t, telemetry.EventRetryScheduled)
+	require.Len(t, retries, 2)
+	for i, e := range retries {
+		require.Equal(t, "r-1", e[telemetry.KeyRefundID])
+		require.Equal(t, "demo", e[telemetry.KeyAccount])
+		require.InDelta(t, i+2, e[telemetry.KeyAttempt], 0)
+		require.InDelta(t, 5, e[telemetry.KeyWaitMS], 5)
+	}
 }
 
 // What operators see: search attributes, the query, the current details.

@@ -62,6 +62,8 @@ func TestWrongUseExitsWithTwoAndSaysWhatToDo(t *testing.T) {
 		"missing file":        {args: []string{"submit", "-f", "/nowhere.json"}, says: "/nowhere.json"},
 		"decimals":            {args: []string{"submit", "-f", "-"}, stdin: `{"refund_id":"x","amount":{"value":12.50,"currency":"TWD"}}`, says: "integer in minor units"},
 		"unknown member":      {args: []string{"submit", "-f", "-"}, stdin: `{"refund":"x"}`, says: "refund"},
+		"release by nobody":   {args: []string{"egress", "release", "--account", "demo"}, says: `required flag(s) "by", "reason" not set`},
+		"release of nothing":  {args: []string{"egress", "release", "--account", "acme", "--by", "a", "--reason", "b"}, says: `account "acme" is not in the configuration`},
 		"once alone":          {args: []string{"dev", "--once"}, says: "--once goes with --samples"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -95,6 +97,7 @@ func TestWhatDoesNotWorkExitsWithOne(t *testing.T) {
 		"budget over deadline":  {[]string{"serve", "--config", write(account + "defaults: {call_timeout: 20m}\n")}, "call_timeout"},
 		"unreachable database":  {[]string{"migrate", "--config", write("mysql: {dsn: \"u@tcp(127.0.0.1:1)/x\"}\n")}, "connect"},
 		"nothing to serve":      {[]string{"serve", "--config", write("mysql: {dsn: \"" + s.dsn + "\"}\n")}, "at least one entry"},
+		"nothing to release":    {[]string{"egress", "release", "--account", "demo", "--by", "a", "--reason", "b", "--config", s.config}, "held by nobody"},
 		"there is no such case": {[]string{"refunds", "show", "nobody", "--config", s.config}, `there is no refund "nobody"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,22 +3,24 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"refundgate/internal/telemetry"
 	"refundgate/ledger"
 )
 
 func newEgress(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "egress",
-		Short: "Look at who may call the providers",
+		Short: "Look at who may call the providers, and release a dead one",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newEgressStatus(a))
+	cmd.AddCommand(newEgressStatus(a), newEgressRelease(a))
 	return cmd
 }
 
@@ -84,6 +86,62 @@ func newEgressStatus(a *app) *cobra.Command {
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%g/s, %d in flight\n", s.Account, s.State, holder, epoch, since, seen, s.PerSecond, s.MaxInFlight)
 		}
 		return tw.Flush()
+	}
+	return cmd
+}
+
+func newEgressRelease(a *app) *cobra.Command {
+	var order ledger.Release
+	cmd := &cobra.Command{
+		Use:   "release",
+		Short: "Take an account's egress from a dead holder",
+		Long: `Ends the database session that holds the account's egress, so that a standby
+takes over. It is for a holder that is gone or hangs while its session lives on
+(a stopped process, a host that is off the network). One that can be stopped in
+order should be: it hands back what it holds.
+
+Who ordered it and why is recorded. A holder that has proven itself within the
+last ten seconds is alive and keeps the egress, unless --force is given.`,
+		Example: `  refundgate egress release --account acme --by alice --reason "host-a is off the network"`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.config()
+			if err != nil {
+				return err
+			}
+			if _, err := cfg.Account(order.Account); err != nil {
+				return usageError{err}
+			}
+			l, err := openLedger(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			owner, err := l.ReleaseEgress(cmd.Context(), order)
+			var alive *ledger.AliveError
+			switch {
+			case errors.As(err, &alive):
+				return fmt.Errorf("%w; stop it in order (SIGTERM), or insist with --force", alive)
+			case errors.Is(err, ledger.ErrNotHeld):
+				return fmt.Errorf("the egress of account %s is held by nobody; there is nothing to release", order.Account)
+			case err != nil:
+				return err
+			}
+			telemetry.Event(cmd.Context(), a.logger(cmd), slog.LevelWarn, telemetry.EventReleased,
+				slog.String(telemetry.KeyAccount, order.Account), slog.Int64("epoch", owner.Epoch), slog.String("by", order.By))
+			fmt.Fprintf(cmd.OutOrStdout(), "account %s: released from %s (epoch %d, last seen %s)\n", order.Account, owner.Holder, owner.Epoch, stamp(owner.SeenAt))
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&order.Account, "account", "", "the account (required)")
+	flags.StringVar(&order.By, "by", "", "your name (required)")
+	flags.StringVar(&order.Reason, "reason", "", "why (required)")
+	flags.BoolVar(&order.Force, "force", false, "also from a holder that seems alive")
+	for _, name := range []string{"account", "by", "reason"} {
+		if err := cmd.MarkFlagRequired(name); err != nil {
+			panic(err) // the flag was defined above
+		}
 	}
 	return cmd
 }

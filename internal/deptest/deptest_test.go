@@ -31,7 +31,7 @@ var rules = []rule{
 	{pkg: "limiter", may: only("refund")},
 	{pkg: "ledger", may: only("refund")},
 	// A workflow decides; whatever does I/O is out of its reach.
-	{pkg: "workflows", may: only("refund")},
+	{pkg: "workflows", may: only("refund", "internal/telemetry")},
 	// Activities know the parts' types and errors, and are handed the parts.
 	{pkg: "activities", may: only("refund", "provider", "limiter", "ledger", "internal/telemetry")},
 	{pkg: "plan", may: only("refund")},
