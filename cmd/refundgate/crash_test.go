@@ -137,3 +137,69 @@ func TestNothingIsLostWhileServersAreAway(t *testing.T) {
 		require.Equal(t, 1, executions[id], id)
 	}
 }
+
+// kill -9 of the only worker again and again, at arbitrary moments, while the
+// provider misbehaves in every way: each case ends right, nothing is executed
+// twice, and no request was on the wire without an intent.
+func TestKilledAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	var rules []standin.Rule
+	for _, f := range []struct {
+		reference string
+		fault     standin.Fault
+	}{
+		{"drop-*", standin.Fault{Kind: standin.AcceptThenDrop}},
+		{"slow-*", standin.Fault{Kind: standin.Delay, DelayMS: 1500}},
+		{"pend-*", standin.Fault{Kind: standin.Pending, Status: http.StatusAccepted, EmptyBody: true, SettleMS: 5000}},
+		{"busy-*", standin.Fault{Kind: standin.Busy, RetryAfter: "1"}},
+	} {
+		rules = append(rules, standin.Rule{
+			Match: standin.Match{Method: http.MethodPost, Reference: f.reference}, Fault: f.fault, Times: 1, PerReference: true,
+		})
+	}
+	require.NoError(t, s.control.SetPlan(t.Context(), rules...))
+	s.start("serve").waitFor("intake:")
+	var ids []string
+	for i := range 6 {
+		for _, kind := range []string{"fast", "drop", "slow", "pend", "busy"} {
+			id := fmt.Sprintf("%s-%d", kind, i)
+			ids = append(ids, id)
+			s.submit(id, "demo")
+		}
+	}
+	for i := range 4 {
+		worker := s.start("worker")
+		worker.waitFor("egress: owner")
+		// Past the wait of a new owner, and then somewhere among its calls.
+		time.Sleep(5*time.Second + time.Duration(700+531*i)*time.Millisecond)
+		worker.kill()
+	}
+	s.start("worker").waitFor("egress: owner")
+	for _, id := range ids {
+		c := s.settled(id, 4*time.Minute)
+		require.Equal(t, refund.StatusSucceeded, c.Status, "%s: %v", id, describeCalls(c))
+	}
+	executions, err := s.control.Executions(t.Context())
+	require.NoError(t, err)
+	record, err := s.control.Record(t.Context())
+	require.NoError(t, err)
+	wire := map[string]int{}
+	for _, r := range record {
+		wire[r.Method+" "+r.Reference]++
+	}
+	for _, id := range ids {
+		require.Equal(t, 1, executions[id], id)
+		c, err := s.ledger.Case(t.Context(), id)
+		require.NoError(t, err)
+		intents := map[refund.CallKind]int{}
+		for _, call := range c.Calls {
+			if call.MayHaveReached() {
+				intents[call.Key.Kind]++
+			}
+		}
+		require.LessOrEqual(t, wire["POST "+id], intents[refund.KindSubmit], "%s: sends", id)
+		require.LessOrEqual(t, wire["GET "+id], intents[refund.KindCheck], "%s: checks", id)
+	}
+	s.requireSpaced(ids)
+}
