@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -27,6 +28,9 @@ type Owner struct {
 	// Held tells whether somebody holds the account's lock at this moment.
 	// Only this decides; a held lock with an old SeenAt is a stopped owner.
 	Held bool `json:"held"`
+	// Gate is what the owner's gate was doing at SeenAt, as it was reported;
+	// empty if it has not been since the ownership began.
+	Gate json.RawMessage `json:"gate,omitempty"`
 }
 
 // EgressOwner returns the account's owner. ErrNotFound if it never had one.
@@ -51,10 +55,12 @@ func (l *Ledger) EgressOwners(ctx context.Context) ([]Owner, error) {
 }
 
 // ownerColumns has one parameter, the lock prefix.
-const ownerColumns = `account, epoch, holder, acquired_at, seen_at, released_at, IS_USED_LOCK(CONCAT(?, account)) IS NOT NULL`
+const ownerColumns = `account, epoch, holder, acquired_at, seen_at, released_at,
+	(SELECT g.gate FROM egress_gates g WHERE g.account = egress_owners.account AND g.epoch = egress_owners.epoch),
+	IS_USED_LOCK(CONCAT(?, account)) IS NOT NULL`
 
 func scanOwner(row scanner) (o Owner, err error) {
-	err = row.Scan(&o.Account, &o.Epoch, &o.Holder, &o.AcquiredAt, &o.SeenAt, &o.ReleasedAt, &o.Held)
+	err = row.Scan(&o.Account, &o.Epoch, &o.Holder, &o.AcquiredAt, &o.SeenAt, &o.ReleasedAt, (*[]byte)(&o.Gate), &o.Held)
 	return o, err
 }
 
@@ -143,7 +149,11 @@ func (k *EgressLock) Epoch() int64 { return k.epoch }
 // Verify proves on the session itself that the lock is still held, and notes
 // the time as Owner.SeenAt. Any error means that it is not proven; ErrLockLost
 // that it never will be.
-func (k *EgressLock) Verify(ctx context.Context) error {
+func (k *EgressLock) Verify(ctx context.Context) error { return k.Report(ctx, nil) }
+
+// Report does what Verify does and notes what the gate is doing as Owner.Gate:
+// JSON, nil to leave what is there.
+func (k *EgressLock) Report(ctx context.Context, gate json.RawMessage) error {
 	return k.use(ctx, func(ctx context.Context) error {
 		return runTx(ctx, k.conn, rolledBack, func(tx *sql.Tx) error {
 			if err := k.prove(ctx, tx); err != nil {
@@ -152,6 +162,15 @@ func (k *EgressLock) Verify(ctx context.Context) error {
 			_, err := tx.ExecContext(ctx, `UPDATE egress_owners SET seen_at = ? WHERE account = ?`, k.ledger.now(), k.account)
 			if err != nil {
 				return fmt.Errorf("noting the proof: %w", err)
+			}
+			if len(gate) == 0 {
+				return nil
+			}
+			_, err = tx.ExecContext(ctx, `
+				INSERT INTO egress_gates (account, epoch, gate) VALUES (?, ?, ?)
+				ON DUPLICATE KEY UPDATE epoch = ?, gate = ?`, k.account, k.epoch, string(gate), k.epoch, string(gate))
+			if err != nil {
+				return fmt.Errorf("noting the gate's state: %w", err)
 			}
 			return nil
 		})

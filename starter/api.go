@@ -56,11 +56,17 @@ type Pinger interface {
 	Ping(ctx context.Context) error
 }
 
+// Owners tells who may call the providers. See ledger.Ledger.
+type Owners interface {
+	EgressOwners(ctx context.Context) ([]ledger.Owner, error)
+}
+
 // Ledger is what the API needs of the ledger.
 type Ledger interface {
 	Acceptor
 	Reader
 	Pinger
+	Owners
 }
 
 // Options are what an API is made of. All fields without a default are
@@ -282,9 +288,17 @@ func (a *API) failRead(ctx context.Context, w http.ResponseWriter, err error) {
 	}
 }
 
-// health says that the process serves.
-func (a *API) health(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+// health says that the process serves, and how the egress of each account is.
+func (a *API) health(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), pingTimeout)
+	defer cancel()
+	owners, err := a.opts.Ledger.EgressOwners(ctx)
+	if err != nil {
+		a.log.WarnContext(ctx, "the egress owners can't be read", "error", err)
+		writeJSON(w, http.StatusOK, healthView{Status: "degraded"})
+		return
+	}
+	writeJSON(w, http.StatusOK, healthView{Status: "ok", Egress: a.egressHealth(owners)})
 }
 
 // ready says whether new requests should come here: the database answers and

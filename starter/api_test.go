@@ -199,7 +199,7 @@ func TestRouting(t *testing.T) {
 	for _, path := range []string{"/", "/v1", "/v1/refunds/", "/v1/refunds/r-1/x", "/v2/refunds"} {
 		i.get(path).problem(t, 404, "not-found")
 	}
-	require.JSONEq(t, `{"status":"ok"}`, string(i.do("GET", "/healthz", "", "").body))
+	require.JSONEq(t, `{"status":"ok","egress":{"main":{"owned":false},"second":{"owned":false}}}`, string(i.do("GET", "/healthz", "", "").body))
 	require.JSONEq(t, `{"status":"ready"}`, string(i.do("GET", "/readyz", "", "").body))
 }
 
@@ -423,4 +423,42 @@ func TestBadTokenHashIsRefused(t *testing.T) {
 		_, err := NewAPI(Options{Clients: clients})
 		require.EqualError(t, err, `setting up the intake API: client "reader": token_sha256 is not a SHA-256 in hex`)
 	}
+}
+
+// D4: who owns an account's egress, and its breaker's state, are in the health
+// endpoint; without the database it still answers.
+func TestHealthShowsTheEgress(t *testing.T) {
+	t.Parallel()
+	db := testenv.OwnMariaDB(t)
+	require.NoError(t, db.CreateDatabase(t.Context(), "refundgate"))
+	l := newLedger(t, db.DSN("refundgate"))
+	i := newIntake(t, l, func() {})
+	health := func() map[string]any { return i.do("GET", "/healthz", "", "").object(t) }
+
+	lock, err := l.AcquireEgress(t.Context(), "main", "host-a:17")
+	require.NoError(t, err)
+	other, err := l.AcquireEgress(t.Context(), "not-configured", "host-a:17")
+	require.NoError(t, err)
+	require.NoError(t, lock.Report(t.Context(), json.RawMessage(`{"breaker":"open","in_flight":3}`)))
+	require.NoError(t, lock.Verify(t.Context()), "which leaves the gate's state")
+	egress := health()["egress"].(map[string]any)
+	require.NotContains(t, egress, "not-configured")
+	main := egress["main"].(map[string]any)
+	require.Equal(t, true, main["owned"])
+	require.Equal(t, "host-a:17", main["holder"])
+	require.NotEmpty(t, main["seen_at"])
+	require.Equal(t, map[string]any{"breaker": "open", "in_flight": 3.0}, main["gate"])
+
+	require.NoError(t, lock.Release(t.Context()))
+	require.NoError(t, other.Release(t.Context()))
+	require.Equal(t, map[string]any{"owned": false}, health()["egress"].(map[string]any)["main"])
+	next, err := l.AcquireEgress(t.Context(), "main", "host-b:1")
+	require.NoError(t, err)
+	owner, err := l.EgressOwner(t.Context(), "main")
+	require.NoError(t, err)
+	require.Empty(t, owner.Gate, "another owner's gate")
+	require.NoError(t, next.Release(t.Context()))
+
+	require.NoError(t, db.Kill())
+	require.Equal(t, map[string]any{"status": "degraded"}, health())
 }

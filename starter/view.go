@@ -1,8 +1,10 @@
 package starter
 
 import (
+	"encoding/json"
 	"net/url"
 	"strings"
+	"time"
 
 	"refundgate/ledger"
 	"refundgate/refund"
@@ -62,4 +64,36 @@ func (a *API) webUIURL(refundID string) string {
 	return strings.TrimRight(a.opts.WebUIURL, "/") +
 		"/namespaces/" + url.PathEscape(a.opts.Namespace) +
 		"/workflows/" + url.PathEscape(refund.WorkflowID(refundID))
+}
+
+// healthView is the answer of /healthz. Status is "ok", or "degraded" while the
+// database can't be read; the process is well in both.
+type healthView struct {
+	Status string                  `json:"status"`
+	Egress map[string]egressHealth `json:"egress,omitempty"` // by account
+}
+
+// egressHealth says who may call an account's provider, and how that goes.
+type egressHealth struct {
+	// Owned tells whether somebody holds the egress at this moment.
+	Owned  bool       `json:"owned"`
+	Holder string     `json:"holder,omitempty"`
+	SeenAt *time.Time `json:"seen_at,omitempty"`
+	// Gate is what the owner's gate did at SeenAt, with its breaker's state.
+	Gate json.RawMessage `json:"gate,omitempty"`
+}
+
+// egressHealth returns the health of every configured account.
+func (a *API) egressHealth(owners []ledger.Owner) map[string]egressHealth {
+	health := map[string]egressHealth{}
+	for _, account := range a.opts.Accounts {
+		health[account] = egressHealth{}
+	}
+	for _, o := range owners {
+		if _, ok := health[o.Account]; !ok || !o.Held {
+			continue
+		}
+		health[o.Account] = egressHealth{Owned: true, Holder: o.Holder, SeenAt: &o.SeenAt, Gate: o.Gate}
+	}
+	return health
 }

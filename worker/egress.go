@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -163,7 +164,7 @@ func (e *Egress) own(ctx context.Context, lock *ledger.EgressLock) (err error) {
 	select {
 	case <-ctx.Done():
 	case why = <-fatal:
-	case why = <-e.prove(ctx, lock):
+	case why = <-e.prove(ctx, lock, gate):
 	}
 	if errors.Is(why, ledger.ErrLockLost) {
 		gate.Refuse(refund.CodeNotOwner, why)
@@ -191,15 +192,22 @@ func (e *Egress) settleDown(ctx context.Context, lock *ledger.EgressLock) error 
 	case <-ctx.Done():
 		return nil
 	case <-time.After(e.budget()):
-		return e.verify(ctx, lock)
+		return e.verify(ctx, lock, nil)
 	}
 }
 
 // verify returns ledger.ErrLockLost if the ownership is lost. Other trouble
 // with the database is only told to people: no call goes out without a proof
 // of its own.
-func (e *Egress) verify(ctx context.Context, lock *ledger.EgressLock) error {
-	err := lock.Verify(ctx)
+func (e *Egress) verify(ctx context.Context, lock *ledger.EgressLock, gate *limiter.Gate) error {
+	var state json.RawMessage
+	var err error
+	if gate != nil { // it isn't open yet in the first seconds of an ownership
+		if state, err = json.Marshal(gate.Status()); err != nil {
+			return fmt.Errorf("describing the gate: %w", err)
+		}
+	}
+	err = lock.Report(ctx, state)
 	switch {
 	case errors.Is(err, ledger.ErrLockLost):
 		telemetry.Event(ctx, e.Log, slog.LevelError, telemetry.EventOwnerLost, e.account(),
@@ -211,8 +219,9 @@ func (e *Egress) verify(ctx context.Context, lock *ledger.EgressLock) error {
 	return nil
 }
 
-// prove checks the ownership again and again and reports its loss.
-func (e *Egress) prove(ctx context.Context, lock *ledger.EgressLock) <-chan error {
+// prove checks the ownership again and again, tells what the gate is doing, and
+// reports the ownership's loss.
+func (e *Egress) prove(ctx context.Context, lock *ledger.EgressLock, gate *limiter.Gate) <-chan error {
 	lost := make(chan error, 1)
 	go func() {
 		tick := time.NewTicker(proveEvery)
@@ -223,7 +232,7 @@ func (e *Egress) prove(ctx context.Context, lock *ledger.EgressLock) <-chan erro
 				return
 			case <-tick.C:
 			}
-			if err := e.verify(ctx, lock); err != nil {
+			if err := e.verify(ctx, lock, gate); err != nil {
 				lost <- err
 				return
 			}

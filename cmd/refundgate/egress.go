@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 
 	"refundgate/internal/telemetry"
 	"refundgate/ledger"
+	"refundgate/limiter"
 )
 
 func newEgress(a *app) *cobra.Command {
@@ -37,7 +39,7 @@ type egressState struct {
 func newEgressStatus(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show each account's owner and budget",
+		Short: "Show each account's owner, breaker and budget",
 		Example: `  refundgate egress status
   refundgate egress status -o json`,
 		Args: cobra.NoArgs,
@@ -76,18 +78,39 @@ func newEgressStatus(a *app) *cobra.Command {
 			return printJSON(cmd.OutOrStdout(), all)
 		}
 		tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintln(tw, "ACCOUNT\tSTATE\tHOLDER\tEPOCH\tSINCE\tSEEN\tBUDGET")
+		fmt.Fprintln(tw, "ACCOUNT\tSTATE\tHOLDER\tEPOCH\tSINCE\tSEEN\tBREAKER\tIN FLIGHT\tWAITING\tBUDGET")
 		for _, s := range all {
 			holder, epoch, since, seen := "-", "-", "-", "-"
 			if s.Owner != nil {
 				holder, epoch = s.Owner.Holder, fmt.Sprint(s.Owner.Epoch)
 				since, seen = stamp(s.Owner.AcquiredAt), stamp(s.Owner.SeenAt)
 			}
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%g/s, %d in flight\n", s.Account, s.State, holder, epoch, since, seen, s.PerSecond, s.MaxInFlight)
+			breaker, inFlight, waiting := gateColumns(s)
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%g/s, %d in flight\n",
+				s.Account, s.State, holder, epoch, since, seen, breaker, inFlight, waiting, s.PerSecond, s.MaxInFlight)
 		}
 		return tw.Flush()
 	}
 	return cmd
+}
+
+// gateColumns puts what an owner's gate is doing into words; without an owner
+// it does nothing.
+func gateColumns(s egressState) (breaker, inFlight, waiting string) {
+	var gate limiter.Status
+	if s.State != "owned" || len(s.Owner.Gate) == 0 || json.Unmarshal(s.Owner.Gate, &gate) != nil {
+		return "-", "-", "-"
+	}
+	breaker = string(gate.Breaker)
+	switch {
+	case gate.Refusing != "":
+		breaker = "refusing: " + gate.Refusing
+	case !gate.PausedUntil.IsZero():
+		breaker += ", paused until " + stamp(gate.PausedUntil)
+	case !gate.OpenUntil.IsZero():
+		breaker += " until " + stamp(gate.OpenUntil)
+	}
+	return breaker, fmt.Sprint(gate.InFlight), fmt.Sprintf("%d first, %d follow-up", gate.WaitingFirst, gate.WaitingFollowUp)
 }
 
 func newEgressRelease(a *app) *cobra.Command {

@@ -34,6 +34,11 @@ func TestStoppedOwnerKeepsTheEgress(t *testing.T) {
 	}
 	_, err := s.control.WaitRecord(t.Context(), 3)
 	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		out, errs, code := refundgate(t, "", "egress", "status", "--config", s.config)
+		require.Zero(t, code, errs)
+		return strings.Contains(out, "owned") && strings.Contains(out, "closed") && strings.Contains(out, "first, 0 follow-up")
+	}, 10*time.Second, 200*time.Millisecond, "the owner's gate in the status")
 	for i := range 5 {
 		owner.signal(syscall.SIGSTOP)
 		time.Sleep(time.Duration(300+170*i) * time.Millisecond)

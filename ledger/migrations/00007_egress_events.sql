@@ -1,6 +1,5 @@
--- What people did to the ownership of an account's egress.
-
 -- +goose Up
+-- What people did to the ownership of an account's egress.
 CREATE TABLE IF NOT EXISTS egress_events (
     id      BIGINT NOT NULL AUTO_INCREMENT,
     account VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
