@@ -44,7 +44,6 @@ func (l *Ledger) Case(ctx context.Context, refundID string) (refund.Case, error)
 		return refund.Case{}, fmt.Errorf("reading refund %s: %w", refundID, err)
 	}
 	// Read after the case, so never older than what the case says of them.
-	// The order is that of refund.CompareCalls.
 	c.Calls, err = queryAll(ctx, l.pool, scanCall, `
 		SELECT `+callColumns+` FROM provider_calls WHERE refund_id = ? ORDER BY intent_at, seq`, refundID)
 	if err != nil {

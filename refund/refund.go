@@ -23,7 +23,6 @@
 package refund
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -239,9 +238,4 @@ type Event struct {
 	Actor  string    `json:"actor"`  // a person's name or the component
 	Action string    `json:"action"` // short, stable, lower case with dots
 	Detail string    `json:"detail"` // words for people; never bodies or secrets
-}
-
-// CompareCalls orders calls by the time of their intent.
-func CompareCalls(a, b Call) int {
-	return cmp.Or(a.IntentAt.Compare(b.IntentAt), cmp.Compare(a.Key.Seq, b.Key.Seq))
 }

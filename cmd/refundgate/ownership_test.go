@@ -20,18 +20,7 @@ import (
 // nothing is made up in a burst, and nothing is sent twice.
 func TestStoppedOwnerKeepsTheEgress(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t)
-	s.start("serve").waitFor("intake:")
-	s.start("worker", "--roles", "orchestrator")
-	owner := s.start("worker", "--roles", "egress")
-	owner.waitFor("egress: owner")
-	standby := s.start("worker", "--roles", "egress")
-	standby.waitFor("egress: standby (held by ")
-	var ids []string
-	for i := range 60 {
-		ids = append(ids, fmt.Sprintf("r-%02d", i))
-		s.submit(ids[i], "demo")
-	}
+	s, owner, standby, ids := twoEgresses(t, 60)
 	_, err := s.control.WaitRecord(t.Context(), 3)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
@@ -66,18 +55,7 @@ func TestStoppedOwnerKeepsTheEgress(t *testing.T) {
 // nothing; gaps hold across both.
 func TestOwnerWithoutProofSendsNothing(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t)
-	s.start("serve").waitFor("intake:")
-	s.start("worker", "--roles", "orchestrator")
-	old := s.start("worker", "--roles", "egress")
-	old.waitFor("egress: owner")
-	next := s.start("worker", "--roles", "egress")
-	next.waitFor("egress: standby (held by ")
-	var ids []string
-	for i := range 40 {
-		ids = append(ids, fmt.Sprintf("r-%02d", i))
-		s.submit(ids[i], "demo")
-	}
+	s, old, next, ids := twoEgresses(t, 40)
 	_, err := s.control.WaitRecord(t.Context(), 4)
 	require.NoError(t, err)
 	old.signal(syscall.SIGSTOP)
@@ -105,6 +83,24 @@ func TestOwnerWithoutProofSendsNothing(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(old.log(), `"event":"egress.owner_lost"`) }, 10*time.Second, 50*time.Millisecond)
 	s.requireMatched(ids...)
 	s.requireSpaced(ids)
+}
+
+// twoEgresses starts a system with an owner of the egress and a standby beside
+// it, and submits n refunds.
+func twoEgresses(t *testing.T, n int) (s *system, owner, standby *process, ids []string) {
+	t.Helper()
+	s = newSystem(t)
+	s.start("serve").waitFor("intake:")
+	s.start("worker", "--roles", "orchestrator")
+	owner = s.start("worker", "--roles", "egress")
+	owner.waitFor("egress: owner")
+	standby = s.start("worker", "--roles", "egress")
+	standby.waitFor("egress: standby (held by ")
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("r-%02d", i))
+		s.submit(ids[i], "demo")
+	}
+	return s, owner, standby, ids
 }
 
 // requireSpaced holds every two consecutive starts to the interval, whoever
