@@ -238,9 +238,7 @@ func (e *Egress) record(ctx context.Context, call refund.Call) bool {
 func (e *Egress) notSent(ctx context.Context, call refund.Call, r refund.Result, why error) refund.CallResult {
 	call = finished(call, r)
 	attrs := append(callAttrs(call), slog.String("code", r.Code), slog.Any("error", why))
-	if r.Budget != "" {
-		telemetry.Event(ctx, e.Log, slog.LevelWarn, telemetry.EventCallTimeout, append(callAttrs(call), slog.String(telemetry.KeyBudget, string(r.Budget)))...)
-	}
+	e.logTimeout(ctx, call)
 	telemetry.Event(ctx, e.Log, slog.LevelInfo, telemetry.EventCallNotSent, attrs...)
 	return refund.CallResult{Call: call}
 }
@@ -255,21 +253,19 @@ func (e *Egress) logFinished(ctx context.Context, call refund.Call, p limiter.Pa
 		slog.String("outcome", string(r.Outcome)), slog.String("code", r.Code),
 		slog.Int("http_status", r.HTTPStatus), slog.Int64("duration_ms", p.Duration.Milliseconds()))
 	telemetry.Event(ctx, e.Log, slog.LevelInfo, telemetry.EventCallFinished, attrs...)
-	if r.Budget != "" {
-		telemetry.Event(ctx, e.Log, slog.LevelWarn, telemetry.EventCallTimeout, append(callAttrs(call), slog.String(telemetry.KeyBudget, string(r.Budget)))...)
+	e.logTimeout(ctx, call)
+}
+
+// logTimeout tells which budget ended the call, if one did.
+func (e *Egress) logTimeout(ctx context.Context, call refund.Call) {
+	if budget := call.Result.Budget; budget != "" {
+		telemetry.Event(ctx, e.Log, slog.LevelWarn, telemetry.EventCallTimeout,
+			append(callAttrs(call), slog.String(telemetry.KeyBudget, string(budget)))...)
 	}
 }
 
-// callAttrs are the attributes that all events of a call share.
 func callAttrs(call refund.Call) []slog.Attr {
-	return []slog.Attr{
-		slog.String(telemetry.KeyRefundID, call.Key.RefundID),
-		slog.String(telemetry.KeyAccount, call.Account),
-		slog.String(telemetry.KeyKind, string(call.Key.Kind)),
-		slog.Int(telemetry.KeySeq, call.Key.Seq),
-		slog.String("origin", string(call.Origin)),
-		slog.String(telemetry.KeyCallKey, call.Key.String()),
-	}
+	return append(telemetry.Call(call.Key, call.Account), slog.String("origin", string(call.Origin)))
 }
 
 // heartbeat tells the server, until stop is called, that the call is alive and

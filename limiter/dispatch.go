@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"time"
 
 	"refundgate/refund"
@@ -80,7 +81,7 @@ func (g *Gate) prepare(now time.Duration) time.Duration {
 	for i := range g.room.lines {
 		l := &g.room.lines[i]
 		l.advance()
-		for _, w := range append([]*waiter(nil), l.front...) {
+		for _, w := range slices.Clone(l.front) { // fail takes out of it
 			if w.ready() && now < w.prep.readyAt+maxIdleConn {
 				wait = min(wait, w.prep.readyAt+maxIdleConn-now)
 				continue

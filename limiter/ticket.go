@@ -47,18 +47,18 @@ type Ticket struct {
 	cancel   context.CancelCauseFunc
 	intentAt time.Duration
 
-	mu          sync.Mutex // guards what follows; held through every Write
-	used        bool
-	started     bool
-	finished    bool
-	refusal     *NotSentError // why the last check said no
-	err         error         // of the request
-	verdict     *Verdict      // as judged by the caller
-	passage     Passage
-	overall     *time.Timer
-	abandonHold context.CancelFunc // set while the first Write waits for its slot
+	mu       sync.Mutex // guards what follows; held through every Write
+	used     bool
+	started  bool
+	finished bool
+	refusal  *NotSentError // why the last check said no
+	err      error         // of the request
+	verdict  *Verdict      // as judged by the caller
+	passage  Passage
+	overall  *time.Timer
 
-	holdMu sync.Mutex // guards abandonHold and holdOver
+	holdMu      sync.Mutex         // guards what follows; taken while mu is held through a wait
+	abandonHold context.CancelFunc // set while the first Write waits for its slot
 	// holdOver: the call is over; a first Write that has not begun to wait for
 	// its slot must not begin.
 	holdOver bool

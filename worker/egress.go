@@ -284,12 +284,7 @@ func (a alarm) Refuse(code string, cause error) {
 
 // events logs what happens at the gate.
 func (e *Egress) events(ctx context.Context) limiter.Events {
-	attrs := func(c limiter.Call) []slog.Attr {
-		return []slog.Attr{
-			slog.String(telemetry.KeyRefundID, c.Key.RefundID), e.account(), slog.String(telemetry.KeyKind, string(c.Key.Kind)),
-			slog.Int(telemetry.KeySeq, c.Key.Seq), slog.String(telemetry.KeyCallKey, c.Key.String()),
-		}
-	}
+	attrs := func(c limiter.Call) []slog.Attr { return telemetry.Call(c.Key, e.Account) }
 	return limiter.Events{
 		Started: func(c limiter.Call, p limiter.Passage) {
 			telemetry.Event(ctx, e.Log, slog.LevelInfo, telemetry.EventCallStarted,
