@@ -139,7 +139,7 @@ func TestBreakerCannotStickHalfOpen(t *testing.T) {
 
 // Against a model that keeps whole lists: never more than three probes in a
 // half-open state, never a call out of an open one, and the same state.
-func TestBreakerProperties(t *testing.T) {
+func TestPropertyBreaker(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		b := newBench()

@@ -13,9 +13,9 @@ import (
 
 const never = time.Duration(math.MaxInt64)
 
-// maxDials bounds how often a call is dialled anew because its prepared
-// connection died or grew old before its turn.
-const maxDials = 5
+// maxDeaths bounds how often a call's prepared connection may be closed by the
+// provider before its turn.
+const maxDeaths = 4
 
 // dispatch decides, whenever something changed or time has come, who dials
 // and who is next. It is the only goroutine that makes a call the next one.
@@ -68,48 +68,56 @@ func (g *Gate) due() time.Duration {
 	return due
 }
 
-// prepare opens connections for the calls at the front of both lines. The
-// caller holds g.mu.
+// prepare opens connections for the calls at the front of every line whose
+// turn is near. The caller holds g.mu.
 func (g *Gate) prepare(now time.Duration) time.Duration {
-	if early := g.due() - g.cfg.ConnectTimeout - g.cfg.Interval - now; early > 0 {
-		return early // paused: a connection opened now would be old by then
-	}
 	if !g.breaker.permits() && g.breaker.state == BreakerHalfOpen {
 		return never // the probes are out; their results will wake the dispatcher
 	}
+	slot := max(g.due(), now) // the earliest for those in the lines
+	if g.next != nil {
+		slot += g.cfg.Interval
+	}
 	wait := never
-	for i := range g.room.lines {
-		l := &g.room.lines[i]
+	for l := range g.room.all() {
 		l.advance()
+		turn := max(slot, l.endpoint.nextStart)
 		for _, w := range slices.Clone(l.front) { // fail takes out of it
-			if w.ready() && now < w.prep.readyAt+maxIdleConn {
-				wait = min(wait, w.prep.readyAt+maxIdleConn-now)
-				continue
-			}
-			if w.prep != nil && w.prep.client == nil {
-				continue // dialling
-			}
-			if now < g.dialAfter {
-				wait = min(wait, g.dialAfter-now)
-				continue
-			}
-			if w.prep != nil { // died or grew old while it waited
-				w.dropPreparation()
-				g.dialsFail = true
-			}
-			if g.dialsFail {
-				// While connections fail, dials are as far apart as starts
-				// would be: failing fast must not become a storm.
-				g.dialAfter = now + g.cfg.Interval
-			}
-			if w.dials++; w.dials > maxDials {
-				g.room.fail(w, &NotSentError{Code: refund.CodeConnect, Err: errors.New("the provider keeps closing idle connections")})
-				continue
-			}
-			g.dial(w)
+			begin := turn - g.cfg.ConnectTimeout - maxLead
+			turn += max(g.cfg.Interval, l.endpoint.limit.Interval)
+			wait = min(wait, g.prepareOne(w, begin, now))
 		}
 	}
 	return wait
+}
+
+// prepareOne opens w's connection once begin has come, and anew when it has
+// died or grown old. It returns how long nothing else is to be done for w. The
+// caller holds g.mu.
+func (g *Gate) prepareOne(w *waiter, begin, now time.Duration) time.Duration {
+	switch {
+	case w.prep != nil && w.prep.client == nil:
+		return never // dialling; its end will wake the dispatcher
+	case w.ready() && now < w.prep.readyAt+maxIdleConn:
+		return w.prep.readyAt + maxIdleConn - now
+	case w.prep != nil && !w.ready():
+		g.dialsFail = true
+		if w.deaths++; w.deaths > maxDeaths {
+			g.room.fail(w, &NotSentError{Code: refund.CodeConnect, Err: errors.New("the provider keeps closing idle connections")})
+			return never
+		}
+	}
+	w.dropPreparation()
+	if begin = max(begin, g.dialAfter); now < begin {
+		return begin - now
+	}
+	if g.dialsFail {
+		// While connections fail, dials are as far apart as starts would be:
+		// failing fast must not become a storm.
+		g.dialAfter = now + g.cfg.Interval
+	}
+	g.dial(w)
+	return never
 }
 
 // choose makes the call whose turn it is the next one, once its slot is near.
@@ -119,31 +127,44 @@ func (g *Gate) choose(now time.Duration) time.Duration {
 		return never // a start, an end or the breaker will wake the dispatcher
 	}
 	lead := min(g.cfg.Interval, maxLead)
-	left := g.due() - now
-	if left > lead {
-		return left - lead
+	slot := max(g.due(), now)
+	if slot-now > lead {
+		return slot - now - lead
 	}
 	// For most of the lead the turn is reserved for its rightful owner even if
 	// that one still dials; the last quarter is for writing the intent.
-	reserved := left - lead/4
-	var w *waiter
-	if g.breaker.state == BreakerHalfOpen {
-		w = g.room.pickCheck()
+	last := lead / 4
+	reserved := slot - now - last
+	w := g.pick(slot, reserved > 0)
+	if w == nil && reserved <= 0 {
+		// Nobody can use the slot. Then it may wait a moment for a kind whose
+		// own limit has it start a little later.
+		w = g.pick(slot+last, false)
 	}
 	if w == nil {
-		w = g.room.pick(reserved > 0)
-	}
-	if w == nil {
+		wait := never // a finished dial or an arrival will wake the dispatcher
 		if reserved > 0 {
-			return reserved
+			wait = reserved
 		}
-		return never // a finished dial or an arrival will wake the dispatcher
+		return min(wait, g.room.opens(slot+last)-last-now)
 	}
 	g.room.take(w)
 	g.next = w
 	w.generation = g.breaker.take(now)
 	close(w.turn)
 	return never
+}
+
+// pick returns the call that may start at the given slot, or nil. The caller
+// holds g.mu.
+func (g *Gate) pick(slot time.Duration, strict bool) *waiter {
+	if g.breaker.state == BreakerHalfOpen {
+		// The probes ask rather than send, where there is something to ask.
+		if w := g.room.pickCheck(slot); w != nil {
+			return w
+		}
+	}
+	return g.room.pick(slot, strict)
 }
 
 // dial opens w's connection in the background. The caller holds g.mu.

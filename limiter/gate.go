@@ -45,6 +45,8 @@ type Config struct {
 	// MaxInFlight bounds the calls between first Write and closed socket.
 	// Defaults to 10.
 	MaxInFlight int
+	// Endpoints limits calls of one kind further, under the account's total.
+	Endpoints map[refund.CallKind]EndpointLimit
 	// ConnectTimeout bounds DNS, TCP and TLS together. Defaults to 1 s.
 	ConnectTimeout time.Duration
 	// CallTimeout bounds a call: connecting, writing, waiting for the answer
@@ -79,13 +81,9 @@ type Events struct {
 	Breaker     func(from, to BreakerState) // every change of the breaker's state
 }
 
-// Bounds of the dial-ahead: how many calls of a group may hold or open a
-// connection before their turn. Enough to cover one connect budget at the
-// configured rate, few enough that connections are used while they are fresh.
-const (
-	minDialAhead = 2
-	maxDialAhead = 8
-)
+// dialAhead bounds how many calls of a line may hold or open a connection
+// before their turn. At 100 starts per second it covers dials of 80 ms.
+const dialAhead = 8
 
 // maxIdleConn is how long a prepared connection may wait for its turn before
 // it is dialled anew. Servers commonly wait 5 s or more for the first request.
@@ -167,6 +165,7 @@ type Gate struct {
 
 	mu          sync.Mutex
 	room        room
+	endpoints   endpoints
 	next        *waiter       // picked, not yet started
 	nextStart   time.Duration // earliest next start on the clock
 	pausedUntil time.Duration // no start before it
@@ -199,13 +198,16 @@ func New(cfg Config) (*Gate, error) {
 	if cfg.Interval < 0 || cfg.MaxInFlight < 0 || cfg.ConnectTimeout < 0 || cfg.CallTimeout < 0 {
 		return nil, errors.New("limiter: budgets must be positive")
 	}
-	ctx, stop := context.WithCancel(context.Background())
 	g := &Gate{
-		cfg: cfg, ctx: ctx, stop: stop, kick: make(chan struct{}, 1), idle: make(chan struct{}),
+		cfg: cfg, kick: make(chan struct{}, 1), idle: make(chan struct{}),
 		breaker: newBreaker(cfg.Breaker, cfg.Events.Breaker),
 	}
-	g.room.init(min(max(int(cfg.ConnectTimeout/cfg.Interval)+1, minDialAhead), maxDialAhead))
+	if err := g.endpoints.set(cfg); err != nil {
+		return nil, err
+	}
+	g.room.init(&g.endpoints)
 	g.nextStart = cfg.Clock.Now()
+	g.ctx, g.stop = context.WithCancel(context.Background())
 	g.done.Go(g.dispatch)
 	return g, nil
 }
@@ -409,8 +411,8 @@ func (g *Gate) Status() Status {
 	defer g.mu.Unlock()
 	s := Status{
 		InFlight:        g.inFlight,
-		WaitingFirst:    g.room.line(refund.GroupFirst).len(),
-		WaitingFollowUp: g.room.line(refund.GroupFollowUp).len(),
+		WaitingFirst:    g.room.group(refund.GroupFirst).len(),
+		WaitingFollowUp: g.room.group(refund.GroupFollowUp).len(),
 	}
 	now := g.cfg.Clock.Now()
 	if now < g.pausedUntil {
@@ -426,18 +428,17 @@ func (g *Gate) Status() Status {
 	return s
 }
 
-// Ahead estimates how many waiting calls go before the one with the given key;
-// false if it doesn't wait (any more).
+// Ahead estimates how many waiting calls go before the one with the given key,
+// counting no further than MaxAhead; false if it doesn't wait (any more).
 func (g *Gate) Ahead(key refund.CallKey) (int, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i := range g.room.lines {
-		if before, ok := g.room.lines[i].ahead(key); ok {
-			return before + min(before, g.room.lines[1-i].len()), true
-		}
-	}
-	return 0, false
+	return g.room.ahead(key, MaxAhead)
 }
+
+// MaxAhead is where Gate.Ahead stops counting: nobody who waits is told more by
+// a larger number, and the gate's lock is held meanwhile.
+const MaxAhead = 1000
 
 // wake makes the dispatcher look again. The caller holds g.mu or nothing.
 func (g *Gate) wake() {

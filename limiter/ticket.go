@@ -189,6 +189,7 @@ func (t *Ticket) write(conn net.Conn, b []byte) (int, error) {
 	}
 	g.mu.Lock()
 	g.nextStart = after + g.cfg.Interval
+	g.endpoints.of(t.waiter.call.Key.Kind).started(after)
 	g.next = nil
 	g.mu.Unlock()
 	g.wake()
@@ -205,9 +206,10 @@ func (t *Ticket) hold() *NotSentError {
 	}
 	defer t.endHold()
 	g := t.gate
+	endpoint := g.endpoints.of(t.waiter.call.Key.Kind)
 	for {
 		g.mu.Lock()
-		due := g.due()
+		due := max(g.due(), endpoint.nextStart)
 		now := g.cfg.Clock.Now()
 		switch {
 		case g.refusal != nil:
@@ -226,6 +228,7 @@ func (t *Ticket) hold() *NotSentError {
 			// The dispatcher let the call be next with a place free, and only
 			// the next call takes places.
 			g.inFlight++
+			endpoint.inFlight++
 			t.passage.InFlight = g.inFlight
 			g.mu.Unlock()
 			return nil
@@ -295,6 +298,7 @@ func (t *Ticket) finish() Passage {
 		}
 		t.gate.mu.Lock()
 		t.gate.inFlight--
+		t.gate.endpoints.of(t.waiter.call.Key.Kind).inFlight--
 		t.gate.breaker.report(t.waiter.generation, verdict, t.gate.cfg.Clock.Now())
 		t.gate.mu.Unlock()
 		t.gate.wake()

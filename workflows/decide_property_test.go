@@ -51,7 +51,7 @@ func drawPolicy(t *rapid.T) refund.Policy {
 // none while an attempt may have been executed or the provider says pending, no
 // end as rejected or succeeded without an answer that says so, and always an
 // end, final or in review for a reason that holds, by the deadline.
-func TestDecideProperties(t *testing.T) {
+func TestPropertyDecide(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := newStory()
@@ -239,7 +239,7 @@ func (m *model) settle(s refund.Status) {
 }
 
 // Decide is total: any case and any policy, however odd, gets a step.
-func TestDecideIsTotal(t *testing.T) {
+func TestPropertyDecideIsTotal(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := refund.Case{

@@ -122,8 +122,16 @@ func budgets(acc config.Account) limiter.Config {
 		MaxInFlight:    acc.MaxInFlight,
 		ConnectTimeout: acc.ConnectTimeout,
 		CallTimeout:    acc.CallTimeout,
-		Breaker:        limiter.BreakerConfig(acc.Breaker),
+		Endpoints: map[refund.CallKind]limiter.EndpointLimit{
+			refund.KindSubmit: endpointLimit(acc.Endpoints.Submit),
+			refund.KindCheck:  endpointLimit(acc.Endpoints.Check),
+		},
+		Breaker: limiter.BreakerConfig(acc.Breaker),
 	}
+}
+
+func endpointLimit(e config.Endpoint) limiter.EndpointLimit {
+	return limiter.EndpointLimit{Interval: e.StartInterval(), MaxInFlight: e.MaxInFlight}
 }
 
 // chooseAccounts returns the accounts of the given names, or all of them.

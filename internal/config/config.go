@@ -8,6 +8,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -144,10 +145,28 @@ type Account struct {
 	// WaitingRoom is how many calls wait in the egress for their slot; what
 	// does not fit stays in Temporal. Defaults to 32.
 	WaitingRoom int `yaml:"waiting_room"`
+	// Endpoints limits calls of one kind further, under the account's budget.
+	Endpoints Endpoints `yaml:"endpoints"`
 	// Breaker stops calls while the provider fails.
 	Breaker Breaker `yaml:"breaker"`
 	// Contract is what the provider promises.
 	Contract Contract `yaml:"contract"`
+}
+
+// Endpoints are the limits that a provider sets for one of its endpoints.
+type Endpoints struct {
+	// Submit limits the calls that send refunds.
+	Submit Endpoint `yaml:"submit"`
+	// Check limits the calls that ask for a refund's result.
+	Check Endpoint `yaml:"check"`
+}
+
+// Endpoint is a limit under the account's. Zero values mean none.
+type Endpoint struct {
+	// StartsPerSecond is at most the account's.
+	StartsPerSecond float64 `yaml:"starts_per_second"`
+	// MaxInFlight is at most the account's.
+	MaxInFlight int `yaml:"max_in_flight"`
 }
 
 // Breaker is an account's circuit breaker.
@@ -252,8 +271,20 @@ func (c Config) AccountNames() []string {
 }
 
 // StartInterval is the time between two call starts: 200 ms at 5 per second.
-func (a Account) StartInterval() time.Duration {
-	return time.Duration(float64(time.Second) / a.StartsPerSecond)
+func (a Account) StartInterval() time.Duration { return interval(a.StartsPerSecond) }
+
+// StartInterval is the time between two call starts at this endpoint; 0 where
+// it has no limit of its own.
+func (e Endpoint) StartInterval() time.Duration {
+	if e.StartsPerSecond == 0 {
+		return 0
+	}
+	return interval(e.StartsPerSecond)
+}
+
+// interval never comes out shorter than the rate allows.
+func interval(perSecond float64) time.Duration {
+	return time.Duration(math.Ceil(float64(time.Second) / perSecond))
 }
 
 // APIKey reads the account's API key from where the configuration says it is.

@@ -85,10 +85,12 @@ accounts:
     starts_per_second: 0.5
     contract:
       idempotent_resends: false
+    endpoints: {submit: {starts_per_second: 0.3}}
   plain:
 defaults:
   base_url: https://api.example.com
   call_timeout: 4s
+  endpoints: {check: {max_in_flight: 2}}
 `, noEnv)
 	require.Equal(t, []string{"plain", "slow"}, cfg.AccountNames())
 
@@ -105,6 +107,11 @@ defaults:
 	require.Equal(t, 4*time.Second, slow.CallTimeout)
 	require.Equal(t, refund.Contract{KeyLifetime: 24 * time.Hour, NotFoundAfter: time.Minute, NotFoundChecks: 3},
 		refund.Contract(slow.Contract), "one contract value differs, the others are inherited")
+
+	require.Equal(t, Endpoints{Check: Endpoint{MaxInFlight: 2}}, plain.Endpoints)
+	require.Zero(t, plain.Endpoints.Check.StartInterval(), "no limit of its own")
+	require.Equal(t, Endpoints{Submit: Endpoint{StartsPerSecond: 0.3}, Check: Endpoint{MaxInFlight: 2}}, slow.Endpoints)
+	require.Equal(t, 3333333334*time.Nanosecond, slow.Endpoints.Submit.StartInterval(), "never more than the rate")
 
 	_, err = cfg.Account("other")
 	require.EqualError(t, err, `account "other" is not in the configuration; there is plain, slow`)
@@ -226,6 +233,12 @@ func TestRefusals(t *testing.T) {
 		account + "starts_per_second: 0}}":                                   "accounts.main.starts_per_second must be from 0.01 to 1000; it is 0",
 		account + "starts_per_second: -5}}":                                  "accounts.main.starts_per_second must be from 0.01 to 1000; it is -5",
 		account + "starts_per_second: .inf}}":                                "accounts.main.starts_per_second must be ",
+		account + "endpoints: {submit: {starts_per_second: 6}}}}":            "accounts.main.endpoints.submit.starts_per_second is 6, but the whole account has 5; it is a limit under that one",
+		account + "endpoints: {check: {starts_per_second: -1}}}}":            "accounts.main.endpoints.check.starts_per_second must be 0.01 or more, or 0 for no limit of its own; it is -1",
+		account + "endpoints: {check: {starts_per_second: .nan}}}}":          "accounts.main.endpoints.check.starts_per_second must be ",
+		account + "endpoints: {check: {max_in_flight: 11}}}}":                "accounts.main.endpoints.check.max_in_flight is 11, but the whole account has 10; it is a limit under that one",
+		account + "endpoints: {check: {max_in_flight: -1}}}}":                "accounts.main.endpoints.check.max_in_flight must not be negative; it is -1",
+		account + "endpoints: {refund: {}}}}":                                "accounts.main.endpoints.refund is not a known key",
 		account + "max_in_flight: 0}}":                                       "accounts.main.max_in_flight must be from 1 to 1000; it is 0",
 		account + "waiting_room: -1}}":                                       "accounts.main.waiting_room must be from 1 to 10000; it is -1",
 		account + "connect_timeout: 0s}}":                                    "accounts.main.connect_timeout must be more than zero; it is 0s",

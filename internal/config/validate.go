@@ -175,8 +175,26 @@ func (a Account) validate(v *violations, path string, p Policy) {
 	if a.CallTimeout >= p.Deadline {
 		v.add("%s.call_timeout is %s, but the whole case has %s; make it shorter than policy.deadline", path, a.CallTimeout, p.Deadline)
 	}
+	a.Endpoints.Submit.validate(v, path+".endpoints.submit", a)
+	a.Endpoints.Check.validate(v, path+".endpoints.check", a)
 	a.Breaker.validate(v, path+".breaker", a)
 	a.Contract.validate(v, path+".contract", p)
+}
+
+func (e Endpoint) validate(v *violations, path string, a Account) {
+	switch rate := e.StartsPerSecond; {
+	case rate == 0: // no limit of its own
+	case !(rate >= minStartsPerSecond):
+		v.add("%s.starts_per_second must be %v or more, or 0 for no limit of its own; it is %v", path, minStartsPerSecond, rate)
+	case rate > a.StartsPerSecond:
+		v.add("%s.starts_per_second is %v, but the whole account has %v; it is a limit under that one", path, rate, a.StartsPerSecond)
+	}
+	switch {
+	case e.MaxInFlight < 0:
+		v.add("%s.max_in_flight must not be negative; it is %d", path, e.MaxInFlight)
+	case e.MaxInFlight > a.MaxInFlight:
+		v.add("%s.max_in_flight is %d, but the whole account has %d; it is a limit under that one", path, e.MaxInFlight, a.MaxInFlight)
+	}
 }
 
 func (b Breaker) validate(v *violations, path string, a Account) {
