@@ -12,6 +12,12 @@ TEMPORAL := $(if $(shell command -v temporal),,$(BIN)/temporal)
 # Two cores finish these in about ten minutes; a hang should show before that.
 TEST_TIMEOUT ?= 20m
 
+# Cases that `make properties` draws: a quarter of an hour on two cores.
+CHECKS ?= 100000
+
+# Rounds of `make test-pauses`, six minutes; the ordinary tests have six.
+ROUNDS ?= 100
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -38,6 +44,7 @@ verify: deps tools ## what CI runs: format, modules, vet, linters, workflowcheck
 	@$(STEP) "golangci-lint" $(BIN)/golangci-lint run
 	@$(STEP) "workflowcheck" $(BIN)/workflowcheck ./workflows/...
 	@$(STEP) "tests" $(MAKE) --no-print-directory test
+	@$(STEP) "benchmarks, short form" $(MAKE) --no-print-directory bench-short
 	@$(STEP) "nothing changed" git diff --exit-code
 
 .PHONY: lint
@@ -49,9 +56,26 @@ lint: $(BIN)/golangci-lint $(BIN)/workflowcheck ## run the linters
 fmt: $(BIN)/golangci-lint ## format the code
 	$(BIN)/golangci-lint fmt
 
+.PHONY: properties
+properties: ## run every property test on CHECKS (100000) drawn cases
+	go test -timeout 2h -run '^TestProperty' ./limiter ./workflows -rapid.checks=$(CHECKS)
+
+.PHONY: test-pauses
+test-pauses: deps $(TEMPORAL) ## stop and continue the egress's owner ROUNDS (100) times
+	ROUNDS=$(ROUNDS) go test -race -v -count=1 -timeout 1h -run '^TestOwnerIsStoppedAgainAndAgain$$' ./cmd/refundgate
+
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (10s)
 	tools/fuzz
+
+.PHONY: bench
+bench: $(TEMPORAL) ## measure spacing and cost beside other limiters; writes docs/performance.md (10 min)
+	go -C bench run . -o ../docs/performance.md
+
+.PHONY: bench-short
+bench-short: $(TEMPORAL)
+	go -C bench vet ./...
+	go -C bench test -count=1 ./...
 
 .PHONY: deps
 deps: ## install MariaDB's programs if they are missing
