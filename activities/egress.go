@@ -137,7 +137,7 @@ func (e *Egress) make(ctx context.Context, in refund.CallInput) (refund.CallResu
 	var answer refund.Result
 	var intended bool
 	passage, err := e.Gate.Do(ctx, limiter.Call{
-		Key: in.Key, Group: in.Origin.Group(), AcceptedAt: in.AcceptedAt, Deadline: in.Deadline,
+		Key: in.Key, Group: in.Origin.Group(), Origin: in.Origin, AcceptedAt: in.AcceptedAt, Deadline: in.Deadline,
 		Intent: func(ctx context.Context) error {
 			intent.Call.IntentAt = time.Now()
 			stored, err := e.Intents.Intent(ctx, intent)

@@ -31,6 +31,24 @@ type Owner struct {
 	// Gate is what the owner's gate was doing at SeenAt, as it was reported;
 	// empty if it has not been since the ownership began.
 	Gate json.RawMessage `json:"gate,omitempty"`
+	// Metrics is what it had measured, as it was reported; empty if it has not
+	// been since the ownership began.
+	Metrics string `json:"-"`
+}
+
+// Alive tells whether the owner still holds the egress and has proven it a
+// moment before now. One that holds it and is not alive is stopped, hangs or
+// is cut off from the database, and nobody sends.
+func (o Owner) Alive(now time.Time) bool { return o.Held && now.Sub(o.SeenAt) < aliveFor }
+
+// Report is what an owner tells with a proof of its ownership. An empty field
+// leaves what is there.
+type Report struct {
+	// Gate is what its gate is doing: JSON, to be read as Owner.Gate.
+	Gate json.RawMessage
+	// Metrics is what it has measured, in Prometheus's text format, to be read
+	// as Owner.Metrics.
+	Metrics string
 }
 
 // EgressOwner returns the account's owner. ErrNotFound if it never had one.
@@ -57,10 +75,11 @@ func (l *Ledger) EgressOwners(ctx context.Context) ([]Owner, error) {
 // ownerColumns has one parameter, the lock prefix.
 const ownerColumns = `account, epoch, holder, acquired_at, seen_at, released_at,
 	(SELECT g.gate FROM egress_gates g WHERE g.account = egress_owners.account AND g.epoch = egress_owners.epoch),
+	COALESCE((SELECT m.metrics FROM egress_metrics m WHERE m.account = egress_owners.account AND m.epoch = egress_owners.epoch), ''),
 	IS_USED_LOCK(CONCAT(?, account)) IS NOT NULL`
 
 func scanOwner(row scanner) (o Owner, err error) {
-	err = row.Scan(&o.Account, &o.Epoch, &o.Holder, &o.AcquiredAt, &o.SeenAt, &o.ReleasedAt, (*[]byte)(&o.Gate), &o.Held)
+	err = row.Scan(&o.Account, &o.Epoch, &o.Holder, &o.AcquiredAt, &o.SeenAt, &o.ReleasedAt, (*[]byte)(&o.Gate), &o.Metrics, &o.Held)
 	return o, err
 }
 
@@ -149,11 +168,10 @@ func (k *EgressLock) Epoch() int64 { return k.epoch }
 // Verify proves on the session itself that the lock is still held, and notes
 // the time as Owner.SeenAt. Any error means that it is not proven; ErrLockLost
 // that it never will be.
-func (k *EgressLock) Verify(ctx context.Context) error { return k.Report(ctx, nil) }
+func (k *EgressLock) Verify(ctx context.Context) error { return k.Report(ctx, Report{}) }
 
-// Report does what Verify does and notes what the gate is doing as Owner.Gate:
-// JSON, nil to leave what is there.
-func (k *EgressLock) Report(ctx context.Context, gate json.RawMessage) error {
+// Report does what Verify does and notes what the owner tells.
+func (k *EgressLock) Report(ctx context.Context, r Report) error {
 	return k.use(ctx, func(ctx context.Context) error {
 		return runTx(ctx, k.conn, rolledBack, func(tx *sql.Tx) error {
 			if err := k.prove(ctx, tx); err != nil {
@@ -163,18 +181,30 @@ func (k *EgressLock) Report(ctx context.Context, gate json.RawMessage) error {
 			if err != nil {
 				return fmt.Errorf("noting the proof: %w", err)
 			}
-			if len(gate) == 0 {
-				return nil
-			}
-			_, err = tx.ExecContext(ctx, `
-				INSERT INTO egress_gates (account, epoch, gate) VALUES (?, ?, ?)
-				ON DUPLICATE KEY UPDATE epoch = ?, gate = ?`, k.account, k.epoch, string(gate), k.epoch, string(gate))
-			if err != nil {
-				return fmt.Errorf("noting the gate's state: %w", err)
-			}
-			return nil
+			return k.note(ctx, tx, r)
 		})
 	})
+}
+
+// note writes the parts of a report that are there.
+func (k *EgressLock) note(ctx context.Context, tx *sql.Tx, r Report) error {
+	if gate := string(r.Gate); gate != "" {
+		_, err := tx.ExecContext(ctx, `
+			INSERT INTO egress_gates (account, epoch, gate) VALUES (?, ?, ?)
+			ON DUPLICATE KEY UPDATE epoch = ?, gate = ?`, k.account, k.epoch, gate, k.epoch, gate)
+		if err != nil {
+			return fmt.Errorf("noting the gate's state: %w", err)
+		}
+	}
+	if r.Metrics != "" {
+		_, err := tx.ExecContext(ctx, `
+			INSERT INTO egress_metrics (account, epoch, metrics) VALUES (?, ?, ?)
+			ON DUPLICATE KEY UPDATE epoch = ?, metrics = ?`, k.account, k.epoch, r.Metrics, k.epoch, r.Metrics)
+		if err != nil {
+			return fmt.Errorf("noting the metrics: %w", err)
+		}
+	}
+	return nil
 }
 
 // Release hands the egress back, also when ctx is over, as it is when a

@@ -76,6 +76,41 @@ func TestVerify(t *testing.T) {
 	require.Equal(t, before.AcquiredAt, after.AcquiredAt)
 }
 
+func TestReport(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	k := acquire(t, l)
+	reported := func() Owner {
+		o, err := l.EgressOwner(t.Context(), account)
+		require.NoError(t, err)
+		return o
+	}
+	require.Empty(t, reported().Metrics)
+	require.NoError(t, k.Report(t.Context(), Report{Gate: []byte(`{"a":1}`), Metrics: "m 1\n"}))
+	require.NoError(t, k.Report(t.Context(), Report{Metrics: "m 2\n"}))
+	require.NoError(t, k.Verify(t.Context()))
+	require.Equal(t, "m 2\n", reported().Metrics)
+	require.JSONEq(t, `{"a":1}`, string(reported().Gate), "what isn't told stays")
+
+	killOwner(t, l)
+	require.ErrorIs(t, k.Report(t.Context(), Report{Metrics: "m 3\n"}), ErrLockLost)
+	require.Equal(t, "m 2\n", reported().Metrics, "only an owner is heard")
+	next := acquireSoon(t, l)
+	require.Empty(t, reported().Metrics, "another owner's")
+	require.Empty(t, reported().Gate)
+	require.NoError(t, next.Report(t.Context(), Report{Metrics: "m 4\n"}))
+	require.Equal(t, "m 4\n", reported().Metrics)
+}
+
+func TestOwner_Alive(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	require.True(t, Owner{Held: true, SeenAt: now.Add(-aliveFor + time.Millisecond)}.Alive(now))
+	require.False(t, Owner{Held: true, SeenAt: now.Add(-aliveFor)}.Alive(now), "stopped")
+	require.False(t, Owner{Held: false, SeenAt: now}.Alive(now), "released")
+	require.True(t, Owner{Held: true, SeenAt: now.Add(time.Minute)}.Alive(now), "its clock is ahead")
+}
+
 // The ways in which an owner stops being one without noticing.
 func TestEgressLock_LostForGood(t *testing.T) {
 	t.Parallel()

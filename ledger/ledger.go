@@ -9,7 +9,7 @@
 //
 // Every transaction takes its row locks in one order, so that they queue up
 // instead of deadlocking: egress_owners, payments, refunds, then the rows that
-// belong to one refund. Whoever writes a row of a refund holds the lock on its
+// belong to one refund, then the totals. Whoever writes a row of a refund holds the lock on its
 // refunds row. No transaction waits for anything but the database.
 //
 // Transactions of the pool are written so that running one twice has the

@@ -23,7 +23,7 @@ const (
 
 // Migrate creates the schema or brings it up to date. Any number of processes
 // may start it at once; each returns when the schema is current. Every
-// migration is one statement that can be repeated, because MySQL commits a
+// migration changes one thing and can be repeated, because MySQL commits a
 // schema change by itself and a crash may come before it is written down.
 func Migrate(ctx context.Context, dsn string) error {
 	cfg, err := poolConfig(dsn)

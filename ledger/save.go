@@ -76,8 +76,13 @@ func (l *Ledger) save(ctx context.Context, tx *sql.Tx, c Change) error {
 	if err != nil {
 		return fmt.Errorf("updating the case: %w", err)
 	}
-	if c.Event == nil {
+	if c.Event != nil {
+		if err := addEvent(ctx, tx, c.RefundID, *c.Event); err != nil {
+			return err
+		}
+	}
+	if !c.Status.Final() {
 		return nil
 	}
-	return addEvent(ctx, tx, c.RefundID, *c.Event)
+	return countSettled(ctx, tx, current.Refund.Account, c.Status)
 }

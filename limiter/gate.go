@@ -98,6 +98,8 @@ const maxLead = 100 * time.Millisecond
 type Call struct {
 	Key   refund.CallKey
 	Group refund.Group
+	// Origin is why the call is made. The gate only hands it to Events.
+	Origin refund.Origin
 	// AcceptedAt orders the calls of a group: the earliest goes first.
 	AcceptedAt time.Time
 	// Deadline is the end of the case's own time; a call neither starts nor

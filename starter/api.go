@@ -20,6 +20,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"refundgate/internal/config"
 	"refundgate/internal/telemetry"
 	"refundgate/ledger"
@@ -56,9 +58,17 @@ type Pinger interface {
 	Ping(ctx context.Context) error
 }
 
-// Owners tells who may call the providers. See ledger.Ledger.
-type Owners interface {
+// Egresses tells who may call the providers, and how long the calls take. See
+// ledger.Ledger.
+type Egresses interface {
 	EgressOwners(ctx context.Context) ([]ledger.Owner, error)
+	Latencies(ctx context.Context, account string) ([]ledger.Latency, error)
+}
+
+// Totals counts cases. See ledger.Ledger.
+type Totals interface {
+	OpenCases(ctx context.Context) ([]ledger.OpenCases, error)
+	Settled(ctx context.Context) ([]ledger.Settled, error)
 }
 
 // Ledger is what the API needs of the ledger.
@@ -66,15 +76,16 @@ type Ledger interface {
 	Acceptor
 	Reader
 	Pinger
-	Owners
+	Egresses
+	Totals
 }
 
 // Options are what an API is made of. All fields without a default are
 // required.
 type Options struct {
 	Ledger Ledger
-	// Accounts names the accounts that refunds are accepted for.
-	Accounts []string
+	// Accounts are those that refunds are accepted for.
+	Accounts []config.Account
 	// Clients may call the API; nobody else.
 	Clients []config.Client
 	// Deadline is how long after acceptance a case goes to review.
@@ -86,7 +97,10 @@ type Options struct {
 	// WebUIURL and Namespace make the link from a case to its workflow in the
 	// Temporal Web UI. Defaults to no link.
 	WebUIURL, Namespace string
-	Log                 *slog.Logger
+	// Metrics is what the process measures of itself, for /metrics to show
+	// beside what the API and the ledger know. Defaults to nothing.
+	Metrics prometheus.Gatherer
+	Log     *slog.Logger
 }
 
 // API is the intake API as an http.Handler.
@@ -95,6 +109,7 @@ type API struct {
 	log      *slog.Logger
 	callers  []caller
 	mux      *http.ServeMux
+	intake   *prometheus.CounterVec // answers to submissions, by result
 	draining atomic.Bool
 }
 
@@ -107,14 +122,15 @@ func NewAPI(opts Options) (*API, error) {
 	if opts.Wake == nil {
 		opts.Wake = func() {}
 	}
-	a := &API{opts: opts, log: opts.Log, callers: callers, mux: http.NewServeMux()}
-	a.route("/v1/refunds", map[string]http.Handler{
+	a := &API{opts: opts, log: opts.Log, callers: callers, mux: http.NewServeMux(), intake: newIntakeCounter()}
+	a.route(intakePath, map[string]http.Handler{
 		http.MethodPost: a.allow(config.ScopeWrite, a.submit),
 		http.MethodGet:  a.allow(config.ScopeRead, a.list),
 	})
 	a.route("/v1/refunds/{id}", map[string]http.Handler{http.MethodGet: a.allow(config.ScopeRead, a.show)})
 	a.route("/healthz", map[string]http.Handler{http.MethodGet: http.HandlerFunc(a.health)})
 	a.route("/readyz", map[string]http.Handler{http.MethodGet: http.HandlerFunc(a.ready)})
+	a.route("/metrics", map[string]http.Handler{http.MethodGet: a.metrics()})
 	a.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { problemNotFound.write(w) })
 	return a, nil
 }
@@ -151,7 +167,7 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request, by caller) {
 		return
 	}
 	rf, err := DecodeRefund(body)
-	if err == nil && !slices.Contains(a.opts.Accounts, rf.Account) {
+	if err == nil && !a.serves(rf.Account) {
 		err = &refund.InvalidError{Fields: []refund.FieldError{{Field: "account", Message: "is not a configured account"}}}
 	}
 	if err != nil {
@@ -173,14 +189,20 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request, by caller) {
 		return
 	}
 
-	status, event := http.StatusOK, telemetry.EventRefundDuplicate
+	status, event, result := http.StatusOK, telemetry.EventRefundDuplicate, resultDuplicate
 	if created {
-		status, event = http.StatusAccepted, telemetry.EventRefundAccepted
+		status, event, result = http.StatusAccepted, telemetry.EventRefundAccepted, resultAccepted
 		a.opts.Wake()
 	}
+	a.countIntake(r, result)
 	telemetry.Event(ctx, a.log, slog.LevelInfo, event, append(about, slog.String("client", by.name))...)
 	w.Header().Set("Location", casePath(rf.ID))
 	writeJSON(w, status, a.summary(c))
+}
+
+// serves tells whether refunds are accepted for the account.
+func (a *API) serves(account string) bool {
+	return slices.ContainsFunc(a.opts.Accounts, func(acc config.Account) bool { return acc.Name == account })
 }
 
 // acceptProblem is the answer for what the ledger did not accept.
@@ -292,13 +314,13 @@ func (a *API) failRead(ctx context.Context, w http.ResponseWriter, err error) {
 func (a *API) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), pingTimeout)
 	defer cancel()
-	owners, err := a.opts.Ledger.EgressOwners(ctx)
+	egress, err := a.egressHealth(ctx)
 	if err != nil {
-		a.log.WarnContext(ctx, "the egress owners can't be read", "error", err)
+		a.log.WarnContext(ctx, "the state of the egress can't be read", "error", err)
 		writeJSON(w, http.StatusOK, healthView{Status: "degraded"})
 		return
 	}
-	writeJSON(w, http.StatusOK, healthView{Status: "ok", Egress: a.egressHealth(owners)})
+	writeJSON(w, http.StatusOK, healthView{Status: "ok", Egress: egress})
 }
 
 // ready says whether new requests should come here: the database answers and

@@ -439,7 +439,7 @@ func TestHealthShowsTheEgress(t *testing.T) {
 	require.NoError(t, err)
 	other, err := l.AcquireEgress(t.Context(), "not-configured", "host-a:17")
 	require.NoError(t, err)
-	require.NoError(t, lock.Report(t.Context(), json.RawMessage(`{"breaker":"open","in_flight":3}`)))
+	require.NoError(t, lock.Report(t.Context(), ledger.Report{Gate: json.RawMessage(`{"breaker":"open","in_flight":3}`)}))
 	require.NoError(t, lock.Verify(t.Context()), "which leaves the gate's state")
 	egress := health()["egress"].(map[string]any)
 	require.NotContains(t, egress, "not-configured")
@@ -449,9 +449,29 @@ func TestHealthShowsTheEgress(t *testing.T) {
 	require.NotEmpty(t, main["seen_at"])
 	require.Equal(t, map[string]any{"breaker": "open", "in_flight": 3.0}, main["gate"])
 
+	// How long calls took, beside the budgets that end them.
+	require.NotContains(t, main, "calls", "there were none")
+	require.Equal(t, 202, i.post(body(nil)).status)
+	started := time.Now().UTC().Truncate(time.Microsecond)
+	finished := started.Add(2900 * time.Millisecond)
+	call := refund.Call{
+		Key:    refund.CallKey{RefundID: "r-1", Generation: 1, Kind: refund.KindSubmit, Seq: 1},
+		Origin: refund.OriginFirst, Account: "main", IntentAt: started, StartedAt: &started, FinishedAt: &finished,
+		Result: refund.Result{Outcome: refund.OutcomeUnknown, Budget: refund.BudgetOverall},
+	}
+	_, err = lock.Intent(t.Context(), ledger.Intent{Call: call, IdempotencyKey: "refund-r-1", Body: []byte("{}"), MaxAttempts: 3})
+	require.NoError(t, err)
+	require.NoError(t, l.Complete(t.Context(), call))
+	calls := map[string]any{"connect_timeout_ms": 1000.0, "call_timeout_ms": 3000.0, "kinds": []any{map[string]any{
+		"kind": "submit", "calls": 1.0, "timed_out": 1.0, "p50_ms": 2900.0, "p95_ms": 2900.0, "p99_ms": 2900.0, "max_ms": 2900.0,
+		"since": started.Format(time.RFC3339Nano),
+	}}}
+	require.Equal(t, calls, health()["egress"].(map[string]any)["main"].(map[string]any)["calls"])
+
 	require.NoError(t, lock.Release(t.Context()))
 	require.NoError(t, other.Release(t.Context()))
-	require.Equal(t, map[string]any{"owned": false}, health()["egress"].(map[string]any)["main"])
+	require.Equal(t, map[string]any{"owned": false, "calls": calls}, health()["egress"].(map[string]any)["main"])
+	require.Equal(t, map[string]any{"owned": false}, health()["egress"].(map[string]any)["second"])
 	next, err := l.AcquireEgress(t.Context(), "main", "host-b:1")
 	require.NoError(t, err)
 	owner, err := l.EgressOwner(t.Context(), "main")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"refundgate/refund"
@@ -46,6 +47,9 @@ var (
 func newProblem(name string, status int, title string) problem {
 	return problem{Type: problemPrefix + name, Title: title, Status: status}
 }
+
+// name is the short form of the type: "conflict".
+func (p problem) name() string { return strings.TrimPrefix(p.Type, problemPrefix) }
 
 // with returns the problem with words about this occurrence.
 func (p problem) with(detail string, fields ...refund.FieldError) problem {

@@ -18,6 +18,7 @@ import (
 
 	"refundgate/internal/config"
 	"refundgate/internal/telemetry"
+	"refundgate/internal/telemetry/prom"
 	"refundgate/internal/testenv"
 	"refundgate/ledger"
 )
@@ -43,6 +44,13 @@ func testClients() []config.Client {
 	}
 }
 
+// testAccount is an account with the default budgets.
+func testAccount(name string) config.Account {
+	acc := config.Default().Defaults
+	acc.Name = name
+	return acc
+}
+
 const testDeadline = 15 * time.Minute
 
 // intake is an intake API on real HTTP.
@@ -59,12 +67,13 @@ func newIntake(t *testing.T, l Ledger, wake func()) *intake {
 	logs := &testenv.Logs{}
 	api, err := NewAPI(Options{
 		Ledger:    l,
-		Accounts:  []string{"main", "second"},
+		Accounts:  []config.Account{testAccount("main"), testAccount("second")},
 		Clients:   testClients(),
 		Deadline:  testDeadline,
 		Wake:      wake,
 		WebUIURL:  "http://ui.example/",
 		Namespace: "refunds",
+		Metrics:   prom.NewProcess(),
 		Log:       telemetry.NewLogger(logs, telemetry.FormatJSON, slog.LevelInfo),
 	})
 	require.NoError(t, err)

@@ -1,11 +1,13 @@
 package starter
 
 import (
+	"context"
 	"encoding/json"
 	"net/url"
 	"strings"
 	"time"
 
+	"refundgate/internal/config"
 	"refundgate/ledger"
 	"refundgate/refund"
 )
@@ -81,19 +83,47 @@ type egressHealth struct {
 	SeenAt *time.Time `json:"seen_at,omitempty"`
 	// Gate is what the owner's gate did at SeenAt, with its breaker's state.
 	Gate json.RawMessage `json:"gate,omitempty"`
+	// Calls is how long recent calls took; absent if there were none.
+	Calls *CallTimes `json:"calls,omitempty"`
+}
+
+// CallTimes shows how long an account's recent calls took beside the budgets
+// that end them.
+type CallTimes struct {
+	ConnectTimeoutMS int64            `json:"connect_timeout_ms"`
+	CallTimeoutMS    int64            `json:"call_timeout_ms"`
+	Kinds            []ledger.Latency `json:"kinds"`
+}
+
+// NewCallTimes returns the account's call times, nil if there are none.
+func NewCallTimes(acc config.Account, kinds []ledger.Latency) *CallTimes {
+	if len(kinds) == 0 {
+		return nil
+	}
+	return &CallTimes{
+		ConnectTimeoutMS: acc.ConnectTimeout.Milliseconds(), CallTimeoutMS: acc.CallTimeout.Milliseconds(), Kinds: kinds,
+	}
 }
 
 // egressHealth returns the health of every configured account.
-func (a *API) egressHealth(owners []ledger.Owner) map[string]egressHealth {
+func (a *API) egressHealth(ctx context.Context) (map[string]egressHealth, error) {
+	owners, err := a.opts.Ledger.EgressOwners(ctx)
+	if err != nil {
+		return nil, err
+	}
 	health := map[string]egressHealth{}
-	for _, account := range a.opts.Accounts {
-		health[account] = egressHealth{}
+	for _, acc := range a.opts.Accounts {
+		kinds, err := a.opts.Ledger.Latencies(ctx, acc.Name)
+		if err != nil {
+			return nil, err
+		}
+		health[acc.Name] = egressHealth{Calls: NewCallTimes(acc, kinds)}
 	}
 	for _, o := range owners {
-		if _, ok := health[o.Account]; !ok || !o.Held {
-			continue
+		if h, ok := health[o.Account]; ok && o.Held {
+			h.Owned, h.Holder, h.SeenAt, h.Gate = true, o.Holder, &o.SeenAt, o.Gate
+			health[o.Account] = h
 		}
-		health[o.Account] = egressHealth{Owned: true, Holder: o.Holder, SeenAt: &o.SeenAt, Gate: o.Gate}
 	}
-	return health
+	return health, nil
 }

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,7 +49,10 @@ type Egress struct {
 	// Announce is told about every change of ownership: "owner", or "standby
 	// (held by ...)". May be nil.
 	Announce func(state string)
-	Log      *slog.Logger
+	// Metrics measures the egress. Defaults to metrics that only the ledger is
+	// told.
+	Metrics *Metrics
+	Log     *slog.Logger
 
 	// stopped is why the account is stopped until this process is started
 	// anew. Losing the ownership and getting it back must not lift that.
@@ -68,6 +70,9 @@ type stop struct {
 // unsent, what is in flight finishes, and only then the ownership is given up.
 func (e *Egress) Run(ctx context.Context) error {
 	e.Gate = e.Gate.WithDefaults()
+	if e.Metrics == nil {
+		e.Metrics = NewMetrics(e.Account, e.Gate)
+	}
 	for {
 		// An owner that gets no work would only keep one that does from owning.
 		if !awaitTemporal(ctx, e.Temporal, e.Log) {
@@ -136,8 +141,10 @@ func (e *Egress) own(ctx context.Context, lock *ledger.EgressLock) (err error) {
 	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer e.Metrics.owned()()
 	e.announce("owner")
-	if err := e.settleDown(ctx, lock); err != nil {
+	lost := e.prove(ctx, lock)
+	if err := e.settleDown(ctx, lost); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -154,6 +161,7 @@ func (e *Egress) own(ctx context.Context, lock *ledger.EgressLock) (err error) {
 	if s := e.stopped.Load(); s != nil {
 		gate.Refuse(s.code, s.cause)
 	}
+	e.Metrics.gate.Store(gate)
 	fatal := make(chan error, 1)
 	w := e.worker(gate, lock, fatal)
 	if err := w.Start(); err != nil {
@@ -164,7 +172,7 @@ func (e *Egress) own(ctx context.Context, lock *ledger.EgressLock) (err error) {
 	select {
 	case <-ctx.Done():
 	case why = <-fatal:
-	case why = <-e.prove(ctx, lock, gate):
+	case why = <-lost:
 	}
 	if errors.Is(why, ledger.ErrLockLost) {
 		gate.Refuse(refund.CodeNotOwner, why)
@@ -185,43 +193,23 @@ func (e *Egress) budget() time.Duration {
 }
 
 // settleDown waits, as the new owner, until no call of an owner before can be
-// in flight any more, however that one ended.
-func (e *Egress) settleDown(ctx context.Context, lock *ledger.EgressLock) error {
+// in flight any more, however that one ended. It fails if the ownership is
+// lost meanwhile.
+func (e *Egress) settleDown(ctx context.Context, lost <-chan error) error {
 	e.Log.InfoContext(ctx, "egress: waiting out the calls of an owner before", telemetry.KeyAccount, e.Account, "wait", e.budget().String())
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-time.After(e.budget()):
-		return e.verify(ctx, lock, nil)
-	}
-}
-
-// verify returns ledger.ErrLockLost if the ownership is lost. Other trouble
-// with the database is only told to people: no call goes out without a proof
-// of its own.
-func (e *Egress) verify(ctx context.Context, lock *ledger.EgressLock, gate *limiter.Gate) error {
-	var state json.RawMessage
-	var err error
-	if gate != nil { // it isn't open yet in the first seconds of an ownership
-		if state, err = json.Marshal(gate.Status()); err != nil {
-			return fmt.Errorf("describing the gate: %w", err)
-		}
-	}
-	err = lock.Report(ctx, state)
-	switch {
-	case errors.Is(err, ledger.ErrLockLost):
-		telemetry.Event(ctx, e.Log, slog.LevelError, telemetry.EventOwnerLost, e.account(),
-			slog.Int64("epoch", lock.Epoch()), slog.Any("error", err))
+	case err := <-lost:
 		return err
-	case err != nil && ctx.Err() == nil:
-		e.Log.WarnContext(ctx, "the egress lock could not be checked", telemetry.KeyAccount, e.Account, "error", err)
+	case <-time.After(e.budget()):
+		return nil
 	}
-	return nil
 }
 
-// prove checks the ownership again and again, tells what the gate is doing, and
-// reports the ownership's loss.
-func (e *Egress) prove(ctx context.Context, lock *ledger.EgressLock, gate *limiter.Gate) <-chan error {
+// prove checks the ownership again and again and tells the ledger what the
+// egress is doing. It reports the ownership's loss.
+func (e *Egress) prove(ctx context.Context, lock *ledger.EgressLock) <-chan error {
 	lost := make(chan error, 1)
 	go func() {
 		tick := time.NewTicker(proveEvery)
@@ -232,13 +220,33 @@ func (e *Egress) prove(ctx context.Context, lock *ledger.EgressLock, gate *limit
 				return
 			case <-tick.C:
 			}
-			if err := e.verify(ctx, lock, gate); err != nil {
+			if err := e.verify(ctx, lock); err != nil {
 				lost <- err
 				return
 			}
 		}
 	}()
 	return lost
+}
+
+// verify returns ledger.ErrLockLost if the ownership is lost. Other trouble
+// with the database is only told to people: no call goes out without a proof
+// of its own.
+func (e *Egress) verify(ctx context.Context, lock *ledger.EgressLock) error {
+	report, err := e.Metrics.report()
+	if err != nil {
+		e.Log.ErrorContext(ctx, "the egress can't say what it is doing", telemetry.KeyAccount, e.Account, "error", err)
+	}
+	err = lock.Report(ctx, report)
+	switch {
+	case errors.Is(err, ledger.ErrLockLost):
+		telemetry.Event(ctx, e.Log, slog.LevelError, telemetry.EventOwnerLost, e.account(),
+			slog.Int64("epoch", lock.Epoch()), slog.Any("error", err))
+		return err
+	case err != nil && ctx.Err() == nil:
+		e.Log.WarnContext(ctx, "the egress lock could not be checked", telemetry.KeyAccount, e.Account, "error", err)
+	}
+	return nil
 }
 
 // worker returns the Temporal worker that takes calls from the account's
@@ -260,10 +268,11 @@ func (e *Egress) worker(gate *limiter.Gate, lock *ledger.EgressLock, fatal chan<
 		OnFatalError:                       func(err error) { fatal <- err },
 	})
 	acts := &activities.Egress{
-		Account: e.Account, Epoch: lock.Epoch(), Gate: gate, Brake: alarm{gate, e}, Intents: lock, Calls: e.Ledger, Adapter: e.Adapter, Log: e.Log,
+		Account: e.Account, Epoch: lock.Epoch(), Gate: gate, Brake: alarm{gate, e}, Intents: lock,
+		Calls: e.Ledger, Adapter: e.Adapter, Log: e.Log,
 	}
-	w.RegisterActivityWithOptions(acts.SubmitRefund, activity.RegisterOptions{Name: refund.ActivitySubmit})
-	w.RegisterActivityWithOptions(acts.CheckRefund, activity.RegisterOptions{Name: refund.ActivityCheck})
+	w.RegisterActivityWithOptions(e.Metrics.counted(acts.SubmitRefund), activity.RegisterOptions{Name: refund.ActivitySubmit})
+	w.RegisterActivityWithOptions(e.Metrics.counted(acts.CheckRefund), activity.RegisterOptions{Name: refund.ActivityCheck})
 	return w
 }
 
@@ -282,15 +291,17 @@ func (a alarm) Refuse(code string, cause error) {
 	a.Gate.Refuse(code, cause)
 }
 
-// events logs what happens at the gate.
+// events logs and counts what happens at the gate.
 func (e *Egress) events(ctx context.Context) limiter.Events {
 	attrs := func(c limiter.Call) []slog.Attr { return telemetry.Call(c.Key, e.Account) }
 	return limiter.Events{
 		Started: func(c limiter.Call, p limiter.Passage) {
+			e.Metrics.started(c, p)
 			telemetry.Event(ctx, e.Log, slog.LevelInfo, telemetry.EventCallStarted,
-				append(attrs(c), slog.Int64("started_mono_ns", int64(p.StartedMono)), slog.Int("in_flight", p.InFlight))...)
+				append(attrs(c), slog.String("origin", string(c.Origin)), slog.Int64("started_mono_ns", int64(p.StartedMono)), slog.Int("in_flight", p.InFlight))...)
 		},
 		HiddenRetry: func(c limiter.Call) {
+			e.Metrics.hidden.Inc()
 			telemetry.Event(ctx, e.Log, slog.LevelError, telemetry.EventHiddenRetryBlocked, attrs(c)...)
 		},
 		Paused: func(until time.Time, why string) {

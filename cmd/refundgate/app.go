@@ -56,9 +56,10 @@ func openLedger(ctx context.Context, cfg config.Config) (*ledger.Ledger, error) 
 
 // dialTemporal returns a client that connects when it is first used, so that a
 // process can start before Temporal does.
-func dialTemporal(cfg config.Config, log *slog.Logger) (client.Client, error) {
+func dialTemporal(cfg config.Config, log *slog.Logger, metrics client.MetricsHandler) (client.Client, error) {
 	opts := cfg.Temporal.ClientOptions()
 	opts.Logger = telemetry.TemporalLogger(log)
+	opts.MetricsHandler = metrics
 	opts.Identity = holder()
 	c, err := client.NewLazyClient(opts)
 	if err != nil {

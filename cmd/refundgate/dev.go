@@ -100,7 +100,7 @@ func (a *app) dev(cmd *cobra.Command, opts devOptions) (err error) {
 	g, running := errgroup.WithContext(ctx)
 	p := env.parts
 	g.Go(func() error { return p.orchestrate(running) })
-	if err := p.egress(running, g, p.cfg.Accounts, out); err != nil {
+	if _, err := p.egress(running, g, p.cfg.Accounts, out); err != nil { // serve shows what they measure
 		return err
 	}
 	g.Go(func() error { return p.serve(running, env.intake) })
@@ -224,6 +224,7 @@ func (e *devEnv) print(w io.Writer) {
 	fmt.Fprintf(tw, "  Temporal Web UI\t%s\n", e.parts.cfg.Temporal.WebUIURL)
 	fmt.Fprintf(tw, "  Temporal\t%s\n", e.parts.cfg.Temporal.Address)
 	fmt.Fprintf(tw, "  intake API\thttp://%s\n", e.intake.Addr())
+	fmt.Fprintf(tw, "  metrics\thttp://%s/metrics\n", e.intake.Addr())
 	if e.token != "" {
 		fmt.Fprintf(tw, "  token\t%s\n", e.token)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"text/tabwriter"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"refundgate/internal/telemetry"
 	"refundgate/ledger"
 	"refundgate/limiter"
+	"refundgate/starter"
 )
 
 func newEgress(a *app) *cobra.Command {
@@ -34,12 +36,18 @@ type egressState struct {
 	// PerSecond and MaxInFlight are the configured budget.
 	PerSecond   float64 `json:"starts_per_second"`
 	MaxInFlight int     `json:"max_in_flight"`
+	// Calls is how long recent calls took; absent if there were none.
+	Calls *starter.CallTimes `json:"calls,omitempty"`
 }
 
 func newEgressStatus(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show each account's owner, breaker and budget",
+		Short: "Show each account's owner, breaker and budget, and how long its calls take",
+		Long: `Shows who owns each account's egress, what its gate is doing, and how long the
+latest calls took (of the last 24 h, at most 1000 of a kind), beside the budgets
+that end them. A call takes from its first byte to the closed socket; one that
+was ended by a budget is under TIMED OUT and in the percentiles.`,
 		Example: `  refundgate egress status
   refundgate egress status -o json`,
 		Args: cobra.NoArgs,
@@ -72,26 +80,65 @@ func newEgressStatus(a *app) *cobra.Command {
 			default:
 				s.State, s.Owner = "free", &owner
 			}
+			kinds, err := l.Latencies(cmd.Context(), acc.Name)
+			if err != nil {
+				return err
+			}
+			s.Calls = starter.NewCallTimes(acc, kinds)
 			all = append(all, s)
 		}
 		if *out == outputJSON {
 			return printJSON(cmd.OutOrStdout(), all)
 		}
-		tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintln(tw, "ACCOUNT\tSTATE\tHOLDER\tEPOCH\tSINCE\tSEEN\tBREAKER\tIN FLIGHT\tWAITING\tBUDGET")
-		for _, s := range all {
-			holder, epoch, since, seen := "-", "-", "-", "-"
-			if s.Owner != nil {
-				holder, epoch = s.Owner.Holder, fmt.Sprint(s.Owner.Epoch)
-				since, seen = stamp(s.Owner.AcquiredAt), stamp(s.Owner.SeenAt)
-			}
-			breaker, inFlight, waiting := gateColumns(s)
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%g/s, %d in flight\n",
-				s.Account, s.State, holder, epoch, since, seen, breaker, inFlight, waiting, s.PerSecond, s.MaxInFlight)
+		if err := printOwners(cmd.OutOrStdout(), all); err != nil {
+			return err
 		}
-		return tw.Flush()
+		return printCallTimes(cmd.OutOrStdout(), all)
 	}
 	return cmd
+}
+
+func printOwners(out io.Writer, all []egressState) error {
+	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "ACCOUNT\tSTATE\tHOLDER\tEPOCH\tSINCE\tSEEN\tBREAKER\tIN FLIGHT\tWAITING\tBUDGET")
+	for _, s := range all {
+		holder, epoch, since, seen := "-", "-", "-", "-"
+		if s.Owner != nil {
+			holder, epoch = s.Owner.Holder, fmt.Sprint(s.Owner.Epoch)
+			since, seen = stamp(s.Owner.AcquiredAt), stamp(s.Owner.SeenAt)
+		}
+		breaker, inFlight, waiting := gateColumns(s)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%g/s, %d in flight\n",
+			s.Account, s.State, holder, epoch, since, seen, breaker, inFlight, waiting, s.PerSecond, s.MaxInFlight)
+	}
+	return tw.Flush()
+}
+
+// printCallTimes prints how long calls took, if there were any.
+func printCallTimes(out io.Writer, all []egressState) error {
+	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	header := "\nACCOUNT\tKIND\tCALLS\tTIMED OUT\tP50\tP95\tP99\tMAX\tBUDGETS\tSINCE\n"
+	for _, s := range all {
+		if s.Calls == nil {
+			continue
+		}
+		fmt.Fprint(tw, header)
+		header = ""
+		for _, k := range s.Calls.Kinds {
+			fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\tconnect %d ms, call %d ms\t%s\n",
+				s.Account, k.Kind, k.Calls, k.TimedOut, millis(k.P50), millis(k.P95), millis(k.P99), millis(k.Max),
+				s.Calls.ConnectTimeoutMS, s.Calls.CallTimeoutMS, stamp(k.Since))
+		}
+	}
+	return tw.Flush()
+}
+
+// millis is a duration for people: "12.3 ms", "1250 ms".
+func millis(d time.Duration) string {
+	if d < 100*time.Millisecond {
+		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+	}
+	return fmt.Sprintf("%d ms", d.Round(time.Millisecond).Milliseconds())
 }
 
 // gateColumns puts what an owner's gate is doing into words; without an owner

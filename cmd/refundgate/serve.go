@@ -15,7 +15,10 @@ func newServe(a *app) *cobra.Command {
 		Use:   "serve",
 		Short: "Run the intake API and start the workflows of what was accepted",
 		Long: `Serves the intake API (POST and GET /v1/refunds, /healthz, /readyz) at http.listen
-until it is told to stop; then it turns unready, finishes the requests in work
+and /metrics there, for Prometheus: its own, and those of the egress, wherever
+that runs.
+
+It serves until it is told to stop; then it turns unready, finishes the requests in work
 and ends. A refund is in the database before it is answered for; its workflow
 is started as soon as Temporal is there.`,
 		Example: `  refundgate serve --config refundgate.yaml`,
@@ -48,8 +51,9 @@ is started as soon as Temporal is there.`,
 func (p *parts) serve(ctx context.Context, ln net.Listener) error {
 	relay := starter.NewRelay(p.ledger, p.temporal, p.log)
 	api, err := starter.NewAPI(starter.Options{
-		Ledger: p.ledger, Accounts: p.cfg.AccountNames(), Clients: p.cfg.Clients, Deadline: p.cfg.Policy.Deadline,
-		Wake: relay.Wake, WebUIURL: p.cfg.Temporal.WebUIURL, Namespace: p.cfg.Temporal.Namespace, Log: p.log,
+		Ledger: p.ledger, Accounts: p.cfg.Accounts, Clients: p.cfg.Clients, Deadline: p.cfg.Policy.Deadline,
+		Wake: relay.Wake, WebUIURL: p.cfg.Temporal.WebUIURL, Namespace: p.cfg.Temporal.Namespace,
+		Metrics: p.metrics, Log: p.log,
 	})
 	if err != nil {
 		_ = ln.Close() // the other error is the one to tell

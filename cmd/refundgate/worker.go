@@ -5,15 +5,20 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"strings"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"go.temporal.io/sdk/client"
 	"golang.org/x/sync/errgroup"
 
 	"refundgate/internal/config"
+	"refundgate/internal/telemetry/prom"
 	"refundgate/ledger"
+	"refundgate/starter"
 	"refundgate/worker"
 )
 
@@ -24,6 +29,7 @@ const (
 
 func newWorker(a *app) *cobra.Command {
 	var roles, names []string
+	var metricsListen string
 	cmd := &cobra.Command{
 		Use:   "worker",
 		Short: "Run workflows (orchestrator) and calls to providers (egress)",
@@ -36,7 +42,7 @@ egress        the calls of each account; start as many as you like, exactly one
 It prints "egress: owner" or "egress: standby (held by ...)" for each account
 whenever that changes.`,
 		Example: `  refundgate worker --roles orchestrator,egress
-  refundgate worker --roles egress --account acme`,
+  refundgate worker --roles egress --account acme --metrics-listen 127.0.0.1:8481`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			chosen := map[string]bool{}
@@ -50,6 +56,12 @@ whenever that changes.`,
 			if err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("metrics-listen") {
+				cfg.Worker.MetricsListen = metricsListen
+				if err := cfg.Validate(); err != nil {
+					return usageError{err}
+				}
+			}
 			accounts, err := chooseAccounts(cfg, names)
 			if err != nil {
 				return err
@@ -60,6 +72,10 @@ whenever that changes.`,
 				return err
 			}
 			defer p.close()
+			ln, err := p.listenForMetrics(cmd.OutOrStdout())
+			if err != nil {
+				return err
+			}
 			g, ctx := errgroup.WithContext(cmd.Context())
 			// The egress ends last, so that when it gives up the right to send
 			// nothing but the exit is left to do.
@@ -73,16 +89,23 @@ whenever that changes.`,
 			} else {
 				context.AfterFunc(ctx, stop)
 			}
+			measured := prometheus.Gatherers{p.metrics}
 			if chosen[roleEgress] {
-				if err := p.egress(egress, g, accounts, cmd.OutOrStdout()); err != nil {
+				egresses, err := p.egress(egress, g, accounts, cmd.OutOrStdout())
+				if err != nil {
 					return err
 				}
+				measured = append(measured, egresses...)
+			}
+			if ln != nil {
+				g.Go(func() error { return showMetrics(ctx, ln, measured, log) })
 			}
 			return g.Wait()
 		},
 	}
 	cmd.Flags().StringSliceVar(&roles, "roles", []string{roleOrchestrator, roleEgress}, "what this process does")
 	cmd.Flags().StringSliceVar(&names, "account", nil, "account of the egress, may be repeated (default all that are configured)")
+	cmd.Flags().StringVar(&metricsListen, "metrics-listen", "", "address to show this process's own metrics at (default worker.metrics_listen)")
 	return cmd
 }
 
@@ -92,6 +115,7 @@ type parts struct {
 	log      *slog.Logger
 	ledger   *ledger.Ledger
 	temporal client.Client
+	metrics  *prometheus.Registry // of the process and of the Temporal SDK in it
 }
 
 func connect(ctx context.Context, cfg config.Config, log *slog.Logger) (*parts, error) {
@@ -99,12 +123,13 @@ func connect(ctx context.Context, cfg config.Config, log *slog.Logger) (*parts, 
 	if err != nil {
 		return nil, err
 	}
-	c, err := dialTemporal(cfg, log)
+	metrics := prom.NewProcess()
+	c, err := dialTemporal(cfg, log, prom.Temporal(metrics))
 	if err != nil {
 		_ = l.Close() // the other error is the one to tell
 		return nil, err
 	}
-	return &parts{cfg: cfg, log: log, ledger: l, temporal: c}, nil
+	return &parts{cfg: cfg, log: log, ledger: l, temporal: c, metrics: metrics}, nil
 }
 
 func (p *parts) close() {
@@ -119,19 +144,22 @@ func (p *parts) orchestrate(ctx context.Context) error {
 	return o.Run(ctx)
 }
 
-// egress adds an egress for each account to the group. Changes of ownership
-// are printed to out.
-func (p *parts) egress(ctx context.Context, g *errgroup.Group, accounts []config.Account, out io.Writer) error {
+// egress adds an egress for each account to the group and returns what they
+// measure. Changes of ownership are printed to out.
+func (p *parts) egress(ctx context.Context, g *errgroup.Group, accounts []config.Account, out io.Writer) (prometheus.Gatherers, error) {
 	var mu sync.Mutex
+	var measured prometheus.Gatherers
 	var all []*worker.Egress
 	for _, acc := range accounts {
 		ad, err := adapter(acc)
 		if err != nil {
-			return err
+			return nil, err
 		}
+		metrics := worker.NewMetrics(acc.Name, budgets(acc))
+		measured = append(measured, metrics)
 		all = append(all, &worker.Egress{
 			Account: acc.Name, Holder: holder(), Temporal: p.temporal, Ledger: p.ledger, Adapter: ad,
-			Gate: budgets(acc), WaitingRoom: acc.WaitingRoom, Log: p.log,
+			Gate: budgets(acc), WaitingRoom: acc.WaitingRoom, Metrics: metrics, Log: p.log,
 			Announce: func(state string) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -146,5 +174,27 @@ func (p *parts) egress(ctx context.Context, g *errgroup.Group, accounts []config
 	for _, e := range all {
 		g.Go(func() error { return e.Run(ctx) })
 	}
-	return nil
+	return measured, nil
+}
+
+// listenForMetrics opens the door at which the process shows its own metrics,
+// nil if it doesn't, and prints where that is.
+func (p *parts) listenForMetrics(out io.Writer) (net.Listener, error) {
+	if p.cfg.Worker.MetricsListen == "" {
+		return nil, nil
+	}
+	ln, err := net.Listen("tcp", p.cfg.Worker.MetricsListen)
+	if err != nil {
+		return nil, fmt.Errorf("listening at worker.metrics_listen: %w", err)
+	}
+	fmt.Fprintf(out, "metrics: http://%s/metrics\n", ln.Addr())
+	return ln, nil
+}
+
+// showMetrics serves what was measured until ctx ends.
+func showMetrics(ctx context.Context, ln net.Listener, measured prometheus.Gatherer, log *slog.Logger) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", prom.Handler(log, measured))
+	server := &starter.Server{Handler: mux, Log: log}
+	return server.Serve(ctx, ln)
 }

@@ -20,6 +20,7 @@ type Config struct {
 	MySQL    MySQL    `yaml:"mysql"`
 	Temporal Temporal `yaml:"temporal"`
 	HTTP     HTTP     `yaml:"http"`
+	Worker   Worker   `yaml:"worker"`
 	// Clients are the callers of the intake API.
 	Clients []Client `yaml:"clients"`
 	Policy  Policy   `yaml:"policy"`
@@ -48,6 +49,14 @@ type HTTP struct {
 	// DrainDelay is how long a stopping server says "not ready" and still
 	// serves, so that load balancers move away first. Defaults to 1s.
 	DrainDelay time.Duration `yaml:"drain_delay"`
+}
+
+// Worker is the worker process.
+type Worker struct {
+	// MetricsListen is the address at which a worker shows its own metrics.
+	// Those of its egress are on the intake API's /metrics as well. Defaults to
+	// empty: it doesn't listen.
+	MetricsListen string `yaml:"metrics_listen"`
 }
 
 // Client is one caller of the intake API.

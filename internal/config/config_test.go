@@ -206,6 +206,7 @@ func TestRefusals(t *testing.T) {
 		"temporal: {namespace: \"\"}":                                        "temporal.namespace must not be empty; the usual one is default",
 		"temporal: {web_ui_url: \"localhost:8233\"}":                         "temporal.web_ui_url must be a URL such as https://api.example.com",
 		"http: {listen: \"8480\"}":                                           "http.listen must be host:port, such as 127.0.0.1:8480",
+		"worker: {metrics_listen: \"8481\"}":                                 "worker.metrics_listen must be host:port, such as 127.0.0.1:8481, or empty",
 		"http: {drain_delay: -1s}":                                           "http.drain_delay must not be negative; it is -1s",
 		"mysql: {dsn: \"app:pw@tcp(db)/x\"}":                                 "mysql.dsn must not hold a password; put it where mysql.password_env or mysql.password_file says, or give the whole DSN in REFUNDGATE_MYSQL_DSN",
 		"mysql: {dsn: nonsense}":                                             "mysql.dsn is not a DSN such as user@tcp(host:3306)/refundgate",

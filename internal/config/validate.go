@@ -29,6 +29,7 @@ func (c Config) Validate() error {
 	var v violations
 	c.Temporal.validate(&v)
 	c.HTTP.validate(&v)
+	c.Worker.validate(&v)
 	validateClients(&v, c.Clients)
 	c.Policy.validate(&v)
 	seen := map[string]bool{}
@@ -82,6 +83,12 @@ func (h HTTP) validate(v *violations) {
 		v.add("http.listen must be host:port, such as 127.0.0.1:8480")
 	}
 	v.notNegative("http.drain_delay", h.DrainDelay)
+}
+
+func (w Worker) validate(v *violations) {
+	if _, _, err := net.SplitHostPort(w.MetricsListen); w.MetricsListen != "" && err != nil {
+		v.add("worker.metrics_listen must be host:port, such as 127.0.0.1:8481, or empty")
+	}
 }
 
 func validateClients(v *violations, clients []Client) {

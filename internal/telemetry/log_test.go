@@ -26,18 +26,37 @@ func TestNames(t *testing.T) {
 		"idempotency.duplicate_stopped", "intake.refused",
 		"event", "refund_id", "account", "kind", "seq", "call_key", "budget", "attempt", "wait_ms", "from", "to",
 	}
-	file, err := parser.ParseFile(token.NewFileSet(), "events.go", nil, 0)
+	require.Equal(t, want, literals(t, "events.go"))
+}
+
+// TestMetricNames holds every constant of metrics.go to its value.
+func TestMetricNames(t *testing.T) {
+	t.Parallel()
+	want := []string{
+		"refundgate_call_starts_total", "refundgate_call_outcomes_total", "refundgate_call_duration_seconds", "refundgate_connect_duration_seconds",
+		"refundgate_start_gap_seconds", "refundgate_in_flight", "refundgate_waiting", "refundgate_breaker_state",
+		"refundgate_hidden_retries_blocked_total", "refundgate_egress_owner",
+		"refundgate_settled_total", "refundgate_open_cases", "refundgate_oldest_open_age_seconds",
+		"refundgate_intake_requests_total",
+		"account", "kind", "origin", "outcome", "group", "state", "status", "result",
+	}
+	require.Equal(t, want, literals(t, "metrics.go"))
+}
+
+// literals returns the string literals of a file, in its order.
+func literals(t *testing.T, name string) (all []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 	require.NoError(t, err)
-	var got []string
 	ast.Inspect(file, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.BasicLit); ok {
 			value, err := strconv.Unquote(lit.Value)
 			require.NoError(t, err)
-			got = append(got, value)
+			all = append(all, value)
 		}
 		return true
 	})
-	require.Equal(t, want, got)
+	return all
 }
 
 func TestEventLine(t *testing.T) {
