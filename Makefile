@@ -15,7 +15,7 @@ TEST_TIMEOUT ?= 20m
 # Cases that `make properties` draws: a quarter of an hour on two cores.
 CHECKS ?= 100000
 
-# Rounds of `make test-pauses`, six minutes; the ordinary tests have six.
+# Rounds of `make test-pauses`, six to eight minutes; `make test` has six rounds.
 ROUNDS ?= 100
 
 .DEFAULT_GOAL := help

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -45,6 +46,7 @@ type system struct {
 	provider *standin.Server
 	control  *standin.Client
 	ledger   *ledger.Ledger
+	db       *sql.DB // for what the ledger has no question for
 }
 
 // newSystem prepares a system on the shared servers. No process runs yet.
@@ -61,6 +63,10 @@ func newSystemOn(t *testing.T, dsn, hostPort, ns string) *system {
 	l, err := ledger.Open(ctx, dsn, ledger.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	db, err := sql.Open("mysql", dsn)
+	require.NoError(t, err)
+	db.SetMaxIdleConns(-1) // the server may be restarted between two questions
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
 
 	provider, err := standin.New(standin.Options{StateFile: filepath.Join(t.TempDir(), "standin.jsonl")})
 	require.NoError(t, err)
@@ -69,14 +75,15 @@ func newSystemOn(t *testing.T, dsn, hostPort, ns string) *system {
 
 	s := &system{
 		t: t, dsn: dsn, temporal: hostPort, ns: ns, provider: provider,
-		control: standin.NewClient(provider.URL()), ledger: l,
+		control: standin.NewClient(provider.URL()), ledger: l, db: db,
 	}
 	s.configure(map[string]string{"demo": provider.URL()})
 	return s
 }
 
-// configure writes the configuration with the given accounts' base URLs.
-func (s *system) configure(accounts map[string]string) {
+// configure writes the configuration with the given accounts' base URLs, and
+// more sections of it as YAML.
+func (s *system) configure(accounts map[string]string, sections ...string) {
 	dir := s.t.TempDir()
 	key := filepath.Join(dir, "key")
 	require.NoError(s.t, os.WriteFile(key, []byte("secret-of-the-provider\n"), 0o600))
@@ -92,6 +99,7 @@ func (s *system) configure(accounts map[string]string) {
 	for name, url := range accounts {
 		fmt.Fprintf(&b, "  %s:\n    base_url: %q\n    api_key_file: %q\n", name, url, key)
 	}
+	b.WriteString(strings.Join(sections, ""))
 	s.config = filepath.Join(dir, "refundgate.yaml")
 	require.NoError(s.t, os.WriteFile(s.config, []byte(b.String()), 0o600))
 }
@@ -143,7 +151,8 @@ func (s *system) start(args ...string) *process {
 		}
 		require.NotContains(s.t, p.log(), "secret-of-the-provider", "a secret reached the log")
 		require.NotContains(s.t, p.log(), testToken, "a token reached the log")
-		require.NotContains(s.t, p.log(), "DATA RACE")
+		_, race, found := strings.Cut(p.log(), "WARNING: DATA RACE")
+		require.False(s.t, found, "refundgate %s: data race:%s", strings.Join(args, " "), race[:min(len(race), 6000)])
 	})
 	return p
 }
@@ -273,8 +282,8 @@ func describeCalls(c refund.Case) []string {
 
 // requireMatched holds the ledger to the wire, one to one: every request that
 // the provider received is a call of which a byte left, in the same order, and
-// the other way round; all sends of a refund carry the same key and bytes; and
-// nothing was executed twice.
+// the other way round; none arrived before its start was stamped; all sends of
+// a refund carry the same key and bytes; and nothing was executed twice.
 func (s *system) requireMatched(ids ...string) {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -286,23 +295,30 @@ func (s *system) requireMatched(ids ...string) {
 		c, err := s.ledger.Case(ctx, id)
 		require.NoError(s.t, err)
 		var calls []string
+		var stamps []int64
 		for _, call := range c.Calls {
 			if call.StartedAt != nil || call.Result.Code == refund.CodeLost {
+				stamps = append(stamps, call.StartedMono) // 0 if nobody could tell
 				calls = append(calls, map[refund.CallKind]string{refund.KindSubmit: http.MethodPost, refund.KindCheck: http.MethodGet}[call.Key.Kind])
 			}
 		}
 		var wire, bodies []string
+		var arrivals []int64
 		for _, r := range record {
 			if r.Reference != id {
 				continue
 			}
 			wire = append(wire, r.Method)
+			arrivals = append(arrivals, r.ArrivedMonoNS)
 			if r.Method == http.MethodPost {
 				require.Equal(s.t, "refund-"+id, r.Key)
 				bodies = append(bodies, r.BodySHA256)
 			}
 		}
 		require.Equal(s.t, wire, calls, "%s: the wire and the ledger", id)
+		for i, at := range arrivals {
+			require.LessOrEqual(s.t, stamps[i], at, "%s: the stamp of start %d is later than its arrival", id, i+1)
+		}
 		for _, b := range bodies {
 			require.Equal(s.t, bodies[0], b, "%s: the bytes of each attempt", id)
 		}

@@ -1,9 +1,8 @@
 package main
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"refundgate/internal/testenv"
+	"refundgate/ledger"
 	"refundgate/refund"
 )
 
@@ -47,7 +48,7 @@ func TestStoppedOwnerKeepsTheEgress(t *testing.T) {
 	}
 	require.Equal(t, []string{"egress: standby"}, prefixes(standby.lines(), len("egress: standby")))
 	s.requireMatched(ids...)
-	s.requireSpaced(ids)
+	s.requireSpaced("demo")
 }
 
 // B3, B5: a person releases the stopped owner's egress, and the standby takes
@@ -82,7 +83,66 @@ func TestOwnerWithoutProofSendsNothing(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return strings.Contains(old.log(), `"event":"egress.owner_lost"`) }, 10*time.Second, 50*time.Millisecond)
 	s.requireMatched(ids...)
-	s.requireSpaced(ids)
+	s.requireSpaced("demo")
+}
+
+// B3: a running owner loses its database session, because the server goes away
+// (by kill -9 and in order), or because the session alone is ended and somebody
+// else, the test, takes the right to send at once. It sends nothing without a
+// proof, and it or the standby goes on under a new epoch.
+func TestRunningOwnerLosesItsProof(t *testing.T) {
+	t.Parallel()
+	db := testenv.OwnMariaDB(t)
+	require.NoError(t, db.CreateDatabase(t.Context(), "refundgate"))
+	hostPort, ns := testenv.Temporal(t)
+	p := newPair(newSystemOn(t, db.DSN("refundgate"), hostPort, ns))
+	restart := func(end func() error) {
+		require.NoError(t, end())
+		// What the owner had proven a moment before may still go out.
+		q := quiet{from: monotonic() + intentMaxAge, epoch: anyEpoch}
+		time.Sleep(2 * time.Second)
+		require.NoError(t, db.Start(t.Context()))
+		q.to = monotonic()
+		p.quiet = append(p.quiet, q)
+	}
+	var ids []string
+	for i, lose := range []func(){
+		func() { restart(db.Kill) },
+		p.snatch,
+		func() { restart(db.Stop) },
+		p.snatch,
+	} {
+		for range 40 {
+			// Seventeen of these would be under way if ten didn't bound them.
+			ids = append(ids, fmt.Sprintf("slow-%d-%03d", i, len(ids)))
+			p.submit(ids[len(ids)-1], "demo")
+		}
+		p.awaitRequests(5)
+		lose()
+		p.awaitChange()
+		p.requireOneEgress()
+	}
+	p.requireAllSucceeded(ids)
+}
+
+// snatch ends the owner's session and takes the right to send, unless the
+// standby asks for it in the same milliseconds. It keeps it for longer than an
+// owner takes to notice, and sends nothing.
+func (p *pair) snatch() {
+	p.t.Helper()
+	ctx := p.t.Context()
+	p.endSession()
+	lock, err := p.ledger.AcquireEgress(ctx, "demo", "the test")
+	if held := (*ledger.HeldError)(nil); errors.As(err, &held) {
+		return
+	}
+	require.NoError(p.t, err)
+	now, err := p.ledger.EgressOwner(ctx, "demo")
+	require.NoError(p.t, err)
+	require.Equal(p.t, lock.Epoch(), now.Epoch)
+	p.acquired[now.Epoch] = now.AcquiredAt
+	time.Sleep(2 * time.Second)
+	require.NoError(p.t, lock.Release(ctx))
 }
 
 // twoEgresses starts a system with an owner of the egress and a standby beside
@@ -103,25 +163,43 @@ func twoEgresses(t *testing.T, n int) (s *system, owner, standby *process, ids [
 	return s, owner, standby, ids
 }
 
-// requireSpaced holds every two consecutive starts to the interval, whoever
-// made them.
-func (s *system) requireSpaced(ids []string) {
+// starts returns the account's calls of which a byte has left, whoever made
+// them, in the order of the stamps.
+func (s *system) starts(account string) []refund.Call {
 	s.t.Helper()
+	rows, err := s.db.QueryContext(s.t.Context(), `
+		SELECT refund_id, generation, kind, seq, epoch, intent_at, started_at, started_mono_ns, in_flight, finished_at
+		FROM provider_calls WHERE account = ? AND started_mono_ns IS NOT NULL ORDER BY started_mono_ns`, account)
+	require.NoError(s.t, err)
+	defer rows.Close()
 	var calls []refund.Call
-	for _, id := range ids {
-		c, err := s.ledger.Case(s.t.Context(), id)
-		require.NoError(s.t, err)
-		for _, call := range c.Calls {
-			if call.StartedMono > 0 {
-				calls = append(calls, call)
-			}
-		}
+	for rows.Next() {
+		var c refund.Call
+		require.NoError(s.t, rows.Scan(&c.Key.RefundID, &c.Key.Generation, &c.Key.Kind, &c.Key.Seq, &c.Epoch,
+			&c.IntentAt, &c.StartedAt, &c.StartedMono, &c.InFlight, &c.FinishedAt))
+		calls = append(calls, c)
 	}
-	slices.SortFunc(calls, func(a, b refund.Call) int { return cmp.Compare(a.StartedMono, b.StartedMono) })
-	for i := 1; i < len(calls); i++ {
-		gap := time.Duration(calls[i].StartedMono - calls[i-1].StartedMono)
-		require.GreaterOrEqual(s.t, gap, 200*time.Millisecond, "%s and %s", calls[i-1].Key, calls[i].Key)
-		require.LessOrEqual(s.t, calls[i].InFlight, 10)
+	require.NoError(s.t, rows.Err())
+	return calls
+}
+
+// requireSpaced holds every two consecutive starts of the account to the
+// default interval, whoever made them, and each to the ten places in flight.
+func (s *system) requireSpaced(account string) {
+	s.t.Helper()
+	calls := s.starts(account)
+	require.NotEmpty(s.t, calls)
+	requireGaps(s.t, calls, 200*time.Millisecond)
+}
+
+func requireGaps(t *testing.T, calls []refund.Call, interval time.Duration) {
+	t.Helper()
+	for i, c := range calls {
+		require.LessOrEqual(t, c.InFlight, 10, c.Key)
+		if i > 0 {
+			before := calls[i-1]
+			require.GreaterOrEqual(t, time.Duration(c.StartedMono-before.StartedMono), interval, "%s and %s", before.Key, c.Key)
+		}
 	}
 }
 
