@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-retryablehttp"
 	"github.com/stretchr/testify/require"
 
 	"refundgate/limiter"
@@ -153,9 +154,21 @@ func TestCase07OneRequestPerTicket(t *testing.T) {
 			_ = c.(*peeked).SetLinger(0)
 		},
 		"closed after the request": func(c net.Conn) { _, _ = http.ReadRequest(bufio.NewReader(c)) },
-		"redirect": func(c net.Conn) {
+		"redirect with the body": func(c net.Conn) {
 			_, _ = http.ReadRequest(bufio.NewReader(c))
 			_, _ = io.WriteString(c, "HTTP/1.1 307 Temporary Redirect\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
+		},
+		"redirect as GET": func(c net.Conn) {
+			_, _ = http.ReadRequest(bufio.NewReader(c))
+			_, _ = io.WriteString(c, "HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
+		},
+		// Somebody on the way has dropped "Connection: close": the server means
+		// to keep the connection, and resets it when the next request is due.
+		"kept alive, then reset": func(c net.Conn) {
+			_, _ = http.ReadRequest(bufio.NewReader(c))
+			_, _ = io.WriteString(c, "HTTP/1.1 503 Service Unavailable\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n")
+			_, _ = c.Read(make([]byte, 1))
+			_ = c.(*peeked).SetLinger(0)
 		},
 		"500": func(c net.Conn) {
 			_, _ = http.ReadRequest(bufio.NewReader(c))
@@ -192,6 +205,44 @@ func TestCase07OneRequestPerTicket(t *testing.T) {
 			require.True(t, p.HiddenRetry)
 			require.GreaterOrEqual(t, blocked.Load(), int64(2))
 			require.Equal(t, int64(1), requests.Load())
+		})
+	}
+}
+
+// CASE 9: an HTTP client library that retries by itself, constant errors and
+// dropped connections: one request, and every further one is refused.
+func TestCase09RetryingClientLibrary(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"500":     "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n",
+		"dropped": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var requests, blocked atomic.Int64
+			target := rawServer(t, func(c net.Conn) {
+				if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+					requests.Add(1)
+					_, _ = io.WriteString(c, answer)
+				}
+			})
+			g := newGate(t, limiter.Config{Target: target, Interval: time.Millisecond, Events: limiter.Events{
+				HiddenRetry: func(limiter.Call) { blocked.Add(1) },
+			}})
+			p, err := g.Do(t.Context(), limiter.Call{Key: key(1), Group: refund.GroupFirst, Intent: noIntent, Send: func(ctx context.Context, tk *limiter.Ticket) {
+				client := retryablehttp.NewClient()
+				client.HTTPClient = &http.Client{Transport: tk}
+				client.RetryMax, client.RetryWaitMin, client.RetryWaitMax, client.Logger = 4, time.Millisecond, time.Millisecond, nil
+				req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodPost, target.String()+"/", []byte("{}"))
+				require.NoError(t, err)
+				req.Header.Set("Idempotency-Key", "k")
+				_, err = client.Do(req)
+				require.Error(t, err)
+			}})
+			require.NoError(t, err)
+			require.True(t, p.HiddenRetry)
+			require.Equal(t, int64(1), requests.Load())
+			require.Equal(t, int64(4), blocked.Load())
 		})
 	}
 }
