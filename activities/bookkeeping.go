@@ -29,6 +29,7 @@ type Cases interface {
 	Accept(ctx context.Context, r refund.Refund, deadline time.Duration) (refund.Case, bool, error)
 	MarkStarted(ctx context.Context, refundID string) error
 	Save(ctx context.Context, change ledger.Change) error
+	Act(ctx context.Context, act ledger.Act) (refund.Case, error)
 }
 
 // CallRecords is the part of the ledger that keeps the outcomes of calls.
@@ -103,6 +104,7 @@ func (b *Bookkeeping) notConfigured(ctx context.Context, r refund.Refund) error 
 func (b *Bookkeeping) SaveCase(ctx context.Context, in refund.SaveInput) (refund.SaveResult, error) {
 	err := b.Cases.Save(ctx, ledger.Change{
 		RefundID: in.RefundID, Status: in.Status, ReviewReason: in.ReviewReason, ProviderRefundID: in.ProviderRefundID,
+		Reopen: in.Reopen, Was: in.Was,
 		Event: &refund.Event{
 			// The time of the first try, so that a repeat writes the same row.
 			At: activity.GetInfo(ctx).ScheduledTime, Actor: "workflow",
@@ -125,6 +127,32 @@ func (b *Bookkeeping) SaveCase(ctx context.Context, in refund.SaveInput) (refund
 	return refund.SaveResult{}, nil
 }
 
+// ActOnCase carries out what a person decided about a case, together with its
+// line on the trail. What the case, as it is, doesn't allow is a result, not an
+// error: the person has to hear of it.
+func (b *Bookkeeping) ActOnCase(ctx context.Context, in refund.ActInput) (refund.ActResult, error) {
+	c, err := b.Cases.Act(ctx, ledger.Act{
+		RefundID: in.RefundID, Account: in.Account, ID: in.ID, Action: in.Action, Input: in.Input,
+		// The time of the first try, so that a repeat writes the same row.
+		At: activity.GetInfo(ctx).ScheduledTime,
+	})
+	var refused *ledger.ActionRefusedError
+	var invalid *refund.InvalidError
+	switch {
+	case errors.As(err, &refused):
+		return refund.ActResult{Refused: refused.Why}, nil
+	case errors.As(err, &invalid):
+		return refund.ActResult{Refused: invalid.Error()}, nil
+	case err != nil:
+		return refund.ActResult{}, fmt.Errorf("recording the action: %w", err)
+	}
+	if in.Action == refund.ActionSettle && c.Status.Final() {
+		telemetry.Event(ctx, b.Log, slog.LevelInfo, telemetry.EventRefundSettled, slog.String(telemetry.KeyRefundID, in.RefundID),
+			slog.String(telemetry.KeyAccount, in.Account), slog.String("status", string(c.Status)), slog.String("by", "person"))
+	}
+	return refund.ActResult{Status: c.Status, Version: c.Version}, nil
+}
+
 // RecordCall writes an outcome that the egress could not write itself.
 func (b *Bookkeeping) RecordCall(ctx context.Context, call refund.Call) error {
 	if err := b.Calls.Complete(ctx, call); err != nil {
@@ -136,7 +164,7 @@ func (b *Bookkeeping) RecordCall(ctx context.Context, call refund.Call) error {
 // ResolveCall finds out what became of a call whose activity ended without a
 // result, and makes sure that it can't be sent any more if it wasn't.
 func (b *Bookkeeping) ResolveCall(ctx context.Context, in refund.CallInput) (refund.CallResult, error) {
-	call, err := b.Calls.Abandon(ctx, refund.Call{Key: in.Key, Origin: in.Origin, Account: in.Account})
+	call, err := b.Calls.Abandon(ctx, refund.Call{Key: in.Key, Origin: in.Origin, Account: in.Account, DecisionID: in.DecisionID})
 	if err != nil {
 		return refund.CallResult{}, fmt.Errorf("resolving the call: %w", err)
 	}

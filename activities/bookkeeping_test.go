@@ -301,3 +301,69 @@ func TestResolveCall_StopsALateWorker(t *testing.T) {
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, refund.CodeAbandoned, refused.Code)
 }
+
+func (b *Bookkeeping) act(in refund.ActInput) (refund.ActResult, error) {
+	return runActivity(newEnv(), b.ActOnCase, in)
+}
+
+// What people decide is recorded once, with its line on the trail; what the
+// case doesn't allow is an answer, not an error that Temporal would repeat.
+func TestActOnCase(t *testing.T) {
+	t.Parallel()
+	b, l, logs := newBookkeeping(t)
+	_, err := b.open(newRefund("r-1"))
+	require.NoError(t, err)
+	in := refund.ActInput{
+		RefundID: "r-1", Account: account, ID: "d-1", Action: refund.ActionSettle,
+		Input: refund.ActionInput{By: "mei", Reason: "the bank says so", Status: refund.StatusSucceeded, Evidence: "statement of May"},
+	}
+	res, err := b.act(in)
+	require.NoError(t, err)
+	require.Equal(t, "it is queued, not in review", res.Refused)
+
+	_, err = b.save(refund.SaveInput{RefundID: "r-1", Account: account, Status: refund.StatusReview, ReviewReason: refund.ReviewChecks, Detail: "why"})
+	require.NoError(t, err)
+	for range 2 { // a repeat of the activity
+		res, err = b.act(in)
+		require.NoError(t, err)
+		require.Empty(t, res.Refused)
+		require.Equal(t, refund.StatusSucceeded, res.Status)
+	}
+	c, err := l.Case(t.Context(), "r-1")
+	require.NoError(t, err)
+	require.Equal(t, c.Version, res.Version)
+	require.Len(t, c.Decisions, 1)
+	settled := logs.Events(t, telemetry.EventRefundSettled)
+	require.NotEmpty(t, settled)
+	require.Equal(t, "succeeded", settled[0]["status"])
+
+	in.ID, in.Action, in.Input = "d-2", refund.ActionNote, refund.ActionInput{By: "mei"}
+	res, err = b.act(in)
+	require.NoError(t, err)
+	require.Equal(t, "invalid action: reason: is required", res.Refused)
+}
+
+// C10: a closed case goes back to people only as the one that it was closed as.
+func TestSaveCase_Reopens(t *testing.T) {
+	t.Parallel()
+	b, l, _ := newBookkeeping(t)
+	_, err := b.open(newRefund("r-1"))
+	require.NoError(t, err)
+	_, err = b.save(refund.SaveInput{RefundID: "r-1", Account: account, Status: refund.StatusSucceeded, Detail: "why"})
+	require.NoError(t, err)
+	reopen := refund.SaveInput{
+		RefundID: "r-1", Account: account, Status: refund.StatusReview, ReviewReason: refund.ReviewLateFailure, Detail: "it failed",
+		Reopen: true, Was: refund.StatusRejected,
+	}
+	res, err := b.save(reopen)
+	require.NoError(t, err)
+	require.True(t, res.Superseded)
+	reopen.Was = refund.StatusSucceeded
+	res, err = b.save(reopen)
+	require.NoError(t, err)
+	require.False(t, res.Superseded)
+	c, err := l.Case(t.Context(), "r-1")
+	require.NoError(t, err)
+	require.Equal(t, refund.StatusReview, c.Status)
+	require.Nil(t, c.ClosedAt)
+}

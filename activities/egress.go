@@ -152,7 +152,7 @@ func (e *Egress) make(ctx context.Context, in refund.CallInput) (refund.CallResu
 			if in.Key.Kind == refund.KindSubmit {
 				answer = e.Adapter.Submit(ctx, t, provider.Submission{Refund: in.Refund, Key: intent.IdempotencyKey, Body: body})
 			} else {
-				answer = e.Adapter.Check(ctx, t, provider.Query{Refund: in.Refund, ProviderRefundID: in.ProviderRefundID})
+				answer = e.Adapter.Check(ctx, t, provider.Query{Refund: in.Refund, ProviderRefundID: in.ProviderRefundID, Foreign: in.Foreign})
 			}
 			t.Judge(verdict(answer))
 		},
@@ -294,7 +294,7 @@ func (e *Egress) heartbeat(ctx context.Context, key refund.CallKey) (stop func()
 }
 
 func newCall(in refund.CallInput) refund.Call {
-	return refund.Call{Key: in.Key, Origin: in.Origin, Account: in.Account, IntentAt: time.Now()}
+	return refund.Call{Key: in.Key, Origin: in.Origin, Account: in.Account, DecisionID: in.DecisionID, IntentAt: time.Now()}
 }
 
 func finished(call refund.Call, r refund.Result) refund.Call {

@@ -419,7 +419,18 @@ func TestNotSent_AttemptsUsedUp(t *testing.T) {
 
 	manual := in
 	manual.Key.Seq, manual.Origin = 4, refund.OriginManual
+	require.Equal(t, refund.CodeClosed, r.result(manual).Call.Result.Code, "nobody has ordered it")
+
+	ctx := t.Context()
+	require.NoError(t, r.ledger.Save(ctx, ledger.Change{RefundID: "r-1", Status: refund.StatusReview, ReviewReason: refund.ReviewAttempts}))
+	_, err := r.ledger.Act(ctx, ledger.Act{
+		RefundID: "r-1", ID: "d-1", Action: refund.ActionResend, Input: refund.ActionInput{By: "mei", Reason: "they are back"}, At: time.Now(),
+	})
+	require.NoError(t, err)
+	manual.DecisionID = "d-1"
 	require.NotEqual(t, refund.OutcomeNotSent, r.result(manual).Call.Result.Outcome, "a person's resend isn't counted")
+	manual.Key.Seq++
+	require.Equal(t, refund.CodeClosed, r.result(manual).Call.Result.Code, "one order, one call")
 	require.Len(t, r.wire(), 4)
 	require.Equal(t, 1, r.executions()["r-1"])
 }

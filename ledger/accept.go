@@ -40,13 +40,24 @@ func (l *Ledger) Accept(ctx context.Context, r refund.Refund, deadline time.Dura
 	return c, created && err == nil, err
 }
 
-// repeated returns the case of an accepted refund if r is the same refund.
+// repeated returns the case of an accepted refund if r is the same refund: its
+// content is that of any of the case's generations.
 func (l *Ledger) repeated(ctx context.Context, r refund.Refund) (refund.Case, error) {
 	c, err := l.Case(ctx, r.ID)
 	if err != nil {
 		return refund.Case{}, err
 	}
-	if c.Fingerprint != r.Fingerprint() {
+	if c.Fingerprint == r.Fingerprint() {
+		return c, nil
+	}
+	var known bool
+	err = l.pool.QueryRowContext(ctx, `
+		SELECT COUNT(*) > 0 FROM refund_generations WHERE refund_id = ? AND fingerprint = ?`,
+		r.ID, r.Fingerprint()).Scan(&known)
+	switch {
+	case err != nil:
+		return refund.Case{}, fmt.Errorf("reading the generations of refund %s: %w", r.ID, err)
+	case !known:
 		return refund.Case{}, fmt.Errorf("refund %s: %w", r.ID, ErrConflict)
 	}
 	return c, nil
@@ -68,15 +79,11 @@ func (l *Ledger) accept(ctx context.Context, tx *sql.Tx, r refund.Refund, deadli
 		return false, err
 	}
 	now := l.now()
-	var paymentAmount *int64
-	if r.PaymentAmount != nil {
-		paymentAmount = &r.PaymentAmount.Value
-	}
 	_, err = tx.ExecContext(ctx, `
 		INSERT INTO refunds (refund_id, account, order_id, payment_id, amount, currency, payment_amount,
 			reason, requested_by, fingerprint, status, accepted_at, deadline_at, updated_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		r.ID, r.Account, r.OrderID, r.PaymentID, r.Amount.Value, r.Amount.Currency, paymentAmount,
+		r.ID, r.Account, r.OrderID, r.PaymentID, r.Amount.Value, r.Amount.Currency, paymentAmount(r),
 		r.Reason, r.RequestedBy, r.Fingerprint(), refund.StatusQueued, now, now.Add(deadline), now)
 	if err != nil {
 		return false, fmt.Errorf("inserting the refund: %w", err)

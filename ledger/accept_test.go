@@ -23,8 +23,8 @@ func TestAccept(t *testing.T) {
 
 	at := now.Truncate(time.Microsecond)
 	require.Equal(t, refund.Case{
-		Refund: r, Fingerprint: r.Fingerprint(), Status: refund.StatusQueued, Generation: 1,
-		AcceptedAt: at, DeadlineAt: at.Add(15 * time.Minute), Calls: []refund.Call{},
+		Refund: r, Fingerprint: r.Fingerprint(), Status: refund.StatusQueued, Version: 1, Generation: 1,
+		AcceptedAt: at, DeadlineAt: at.Add(15 * time.Minute), Calls: []refund.Call{}, Notices: []refund.Notice{}, Decisions: []refund.Decision{},
 	}, c)
 	events, err := l.Events(t.Context(), "r-1")
 	require.NoError(t, err)
@@ -105,6 +105,29 @@ func TestCase06_FiftySubmissionsAtOnceThroughTwoProcesses(t *testing.T) {
 	require.Len(t, cases, 1, "and the same one")
 	require.Equal(t, 1, queryValue[int](t, intakes[0], `SELECT COUNT(*) FROM refunds`))
 	require.Equal(t, 1, queryValue[int](t, intakes[0], `SELECT COUNT(*) FROM case_events`))
+}
+
+// A refund id is used once, however long ago that was.
+func TestCase39_AnOldIDIsTheOldRefund(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := openLedger(t, migrated(t), Options{Now: func() time.Time { return now }})
+	accept(t, l, newRefund("r-1"))
+	require.NoError(t, l.Save(t.Context(), Change{RefundID: "r-1", Status: refund.StatusSucceeded}))
+	before := theCase(t, l, "r-1")
+
+	now = now.AddDate(3, 0, 0) // Temporal has long forgotten the workflow
+	c, created, err := l.Accept(t.Context(), newRefund("r-1"), time.Minute)
+	require.NoError(t, err)
+	require.False(t, created)
+	require.Equal(t, before, c)
+	other := newRefund("r-1")
+	other.Amount.Value++
+	_, _, err = l.Accept(t.Context(), other, time.Minute)
+	require.ErrorIs(t, err, ErrConflict)
+	unstarted, err := l.Unstarted(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, unstarted, "nothing is started for it")
 }
 
 // One id with different payments takes different payment locks, so only the

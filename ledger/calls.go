@@ -80,7 +80,7 @@ func (l *Ledger) Abandon(ctx context.Context, call refund.Call) (recorded refund
 		switch {
 		case errors.Is(err, ErrNotFound):
 			recorded = refund.Call{
-				Key: call.Key, Origin: call.Origin, Account: call.Account, IntentAt: now, FinishedAt: &now,
+				Key: call.Key, Origin: call.Origin, Account: call.Account, DecisionID: call.DecisionID, IntentAt: now, FinishedAt: &now,
 				Result: refund.Result{Outcome: refund.OutcomeNotSent, Code: refund.CodeAbandoned},
 			}
 			return l.insertCall(ctx, tx, recorded, nil)
@@ -99,7 +99,7 @@ func (l *Ledger) Abandon(ctx context.Context, call refund.Call) (recorded refund
 	return recorded, nil
 }
 
-const callColumns = `refund_id, generation, kind, seq, origin, account, epoch, intent_at,
+const callColumns = `refund_id, generation, kind, seq, origin, account, COALESCE(decision_id, ''), epoch, intent_at,
 	started_at, COALESCE(started_mono_ns, 0), COALESCE(in_flight, 0), finished_at,
 	COALESCE(outcome, ''), COALESCE(code, ''), COALESCE(http_status, 0), COALESCE(budget, ''),
 	COALESCE(provider_refund_id, ''), retry_at, account_wide, ambiguous, never_resend, COALESCE(detail, '')`
@@ -107,7 +107,7 @@ const callColumns = `refund_id, generation, kind, seq, origin, account, epoch, i
 func scanCall(row scanner) (refund.Call, error) {
 	var c refund.Call
 	k, r := &c.Key, &c.Result
-	err := row.Scan(&k.RefundID, &k.Generation, &k.Kind, &k.Seq, &c.Origin, &c.Account, &c.Epoch, &c.IntentAt,
+	err := row.Scan(&k.RefundID, &k.Generation, &k.Kind, &k.Seq, &c.Origin, &c.Account, &c.DecisionID, &c.Epoch, &c.IntentAt,
 		&c.StartedAt, &c.StartedMono, &c.InFlight, &c.FinishedAt,
 		&r.Outcome, &r.Code, &r.HTTPStatus, &r.Budget,
 		&r.ProviderRefundID, &r.RetryAt, &r.AccountWide, &r.Ambiguous, &r.NeverResend, &r.Detail)
@@ -127,9 +127,9 @@ func callRow(ctx context.Context, db queryer, k refund.CallKey) (refund.Call, er
 func (l *Ledger) insertCall(ctx context.Context, tx *sql.Tx, call refund.Call, token []byte) error {
 	k := call.Key
 	_, err := tx.ExecContext(ctx, `
-		INSERT INTO provider_calls (refund_id, generation, kind, seq, origin, account, epoch, intent_at, token)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		k.RefundID, k.Generation, k.Kind, k.Seq, call.Origin, call.Account, call.Epoch, call.IntentAt, token)
+		INSERT INTO provider_calls (refund_id, generation, kind, seq, origin, account, decision_id, epoch, intent_at, token)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		k.RefundID, k.Generation, k.Kind, k.Seq, call.Origin, call.Account, orNull(call.DecisionID), call.Epoch, call.IntentAt, token)
 	if err != nil {
 		return fmt.Errorf("inserting the call: %w", err)
 	}
@@ -166,9 +166,13 @@ func storableID(id string) string {
 	return id
 }
 
+// mayHaveReached selects the calls that may have reached the provider. An
+// intent without an outcome is one.
+const mayHaveReached = `(outcome IS NULL OR outcome <> 'not_sent')`
+
 // countsAsAttempt selects the calls that use up an attempt: automatic sends
-// that may have reached the provider. An intent without an outcome is one.
-const countsAsAttempt = `kind = 'submit' AND origin IN ('first', 'retry') AND (outcome IS NULL OR outcome <> 'not_sent')`
+// that may have reached the provider.
+const countsAsAttempt = `kind = 'submit' AND origin IN ('first', 'retry') AND ` + mayHaveReached
 
 // attempts counts the attempts that a generation has used.
 func attempts(ctx context.Context, tx *sql.Tx, refundID string, generation int) (n int, err error) {

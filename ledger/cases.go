@@ -33,21 +33,33 @@ type Filter struct {
 
 // Page is a part of a list.
 type Page struct {
-	Cases []refund.Case // without their calls
+	Cases []refund.Case // without their calls, notices and decisions
 	Next  string        // the cursor of the next page; empty on the last
 }
 
-// Case returns the case with its calls. ErrNotFound if there is none.
+// Case returns the case with its calls, its notices and the decisions of
+// people. ErrNotFound if there is none.
 func (l *Ledger) Case(ctx context.Context, refundID string) (refund.Case, error) {
 	c, err := caseRow(ctx, l.pool, refundID)
 	if err != nil {
 		return refund.Case{}, fmt.Errorf("reading refund %s: %w", refundID, err)
 	}
-	// Read after the case, so never older than what the case says of them.
+	// Read after the case, so never older than what the case says of them. A
+	// version that is older than they are only makes an action be refused.
 	c.Calls, err = queryAll(ctx, l.pool, scanCall, `
 		SELECT `+callColumns+` FROM provider_calls WHERE refund_id = ? ORDER BY intent_at, seq`, refundID)
 	if err != nil {
 		return refund.Case{}, fmt.Errorf("reading the calls of refund %s: %w", refundID, err)
+	}
+	c.Notices, err = queryAll(ctx, l.pool, scanNotice, `
+		SELECT `+noticeColumns+` FROM notices WHERE refund_id = ? ORDER BY id`, refundID)
+	if err != nil {
+		return refund.Case{}, fmt.Errorf("reading the notices of refund %s: %w", refundID, err)
+	}
+	c.Decisions, err = queryAll(ctx, l.pool, scanDecision, `
+		SELECT `+decisionColumns+` FROM decisions WHERE refund_id = ? ORDER BY at, id`, refundID)
+	if err != nil {
+		return refund.Case{}, fmt.Errorf("reading the decisions on refund %s: %w", refundID, err)
 	}
 	return c, nil
 }
@@ -121,7 +133,7 @@ func parseCursor(cursor string) (acceptedAt time.Time, refundID string, err erro
 }
 
 const caseColumns = `refund_id, account, order_id, payment_id, amount, currency, payment_amount, reason, requested_by,
-	fingerprint, status, review_reason, owner, generation, attempts, provider_refund_id,
+	fingerprint, status, review_reason, owner, version, generation, attempts, provider_refund_id,
 	accepted_at, deadline_at, closed_at`
 
 func scanCase(row scanner) (refund.Case, error) {
@@ -129,7 +141,7 @@ func scanCase(row scanner) (refund.Case, error) {
 	var paymentAmount *int64
 	r := &c.Refund
 	err := row.Scan(&r.ID, &r.Account, &r.OrderID, &r.PaymentID, &r.Amount.Value, &r.Amount.Currency, &paymentAmount, &r.Reason, &r.RequestedBy,
-		&c.Fingerprint, &c.Status, &c.ReviewReason, &c.Owner, &c.Generation, &c.Attempts, &c.ProviderRefundID,
+		&c.Fingerprint, &c.Status, &c.ReviewReason, &c.Owner, &c.Version, &c.Generation, &c.Attempts, &c.ProviderRefundID,
 		&c.AcceptedAt, &c.DeadlineAt, &c.ClosedAt)
 	if paymentAmount != nil {
 		r.PaymentAmount = &refund.Money{Value: *paymentAmount, Currency: r.Amount.Currency}
@@ -137,7 +149,7 @@ func scanCase(row scanner) (refund.Case, error) {
 	return c, err
 }
 
-// caseRow reads a case without its calls.
+// caseRow reads a case without what belongs to it.
 func caseRow(ctx context.Context, db queryer, refundID string) (refund.Case, error) {
 	c, err := scanCase(db.QueryRowContext(ctx, `SELECT `+caseColumns+` FROM refunds WHERE refund_id = ?`, refundID))
 	return c, orNotFound(err)

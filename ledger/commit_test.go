@@ -185,3 +185,51 @@ func TestCase42_ConnectionDiesAtCommitOfTheEpoch(t *testing.T) {
 	require.Error(t, err)
 	require.EqualValues(t, 2, acquireSoon(t, l).Epoch())
 }
+
+func TestCase42_ConnectionDiesAtCommitOfANoticeOrADecision(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]fault{"before the commit": cutBefore, "after the commit": cutAfter, "with the commit under way": lateCommit} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, wires := brokenLedger(t)
+			l.clock = ticking(time.Now()) // so that a second event would be told from the first
+			accept(t, l, newRefund("r-1"))
+			strike := func() { wires.next.Store(int32(f)) }
+
+			strike()
+			_, _, err := l.AddNotice(t.Context(), newNotice("evt_1", "r-1"))
+			require.NoError(t, err)
+			parked := newNotice("evt_2", "r-2")
+			parked.ProviderRefundID = ""
+			strike()
+			_, _, err = l.AddNotice(t.Context(), parked)
+			require.NoError(t, err)
+			toReview(t, l, "r-1")
+			strike()
+			mustAct(t, l, newAct("r-1", "a-1", refund.ActionSettle))
+			strike()
+			require.NoError(t, l.Save(t.Context(), reopen("r-1", refund.StatusSucceeded, time.Now())))
+			reject(t, l, "r-1")
+			strike()
+			require.Equal(t, 2, correct(t, l, "r-1", "fix-1", refund.Correction{RefundReason: "late"}).Generation)
+			strike()
+			require.NoError(t, l.MarkTold(t.Context(), untoldOf(t, l, 10)[0]))
+			require.EqualValues(t, 6, wires.commits.Load())
+
+			c := theCase(t, l, "r-1")
+			require.Len(t, c.Notices, 1)
+			require.Len(t, c.Decisions, 2)
+			require.ElementsMatch(t, []string{"notice.notification", "review.settle", "status.review", "review.correct"}, trail(t, l, "r-1"))
+			require.Empty(t, untoldOf(t, l, 10))
+
+			accept(t, l, newRefund("r-2"))
+			now := time.Now().Add(time.Hour)
+			l.clock = func() time.Time { return now }
+			strike()
+			_, err = l.MatchParked(t.Context(), 10) // the note of the try
+			require.NoError(t, err)
+			require.Len(t, theCase(t, l, "r-2").Notices, 1)
+			require.Len(t, trail(t, l, "r-2"), 1)
+		})
+	}
+}

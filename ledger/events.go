@@ -39,17 +39,38 @@ func addEvent(ctx context.Context, tx *sql.Tx, refundID string, e refund.Event) 
 	if e.At.IsZero() {
 		return errors.New("adding an event: it has no time, so a repeat could not be told from it")
 	}
-	e.At = stored(e.At)
-	e.Detail = clip(e.Detail, maxEventDetail)
-	digest := sha256.Sum256(fmt.Appendf(nil, "%d %q %q %q", e.At.UnixMicro(), e.Actor, e.Action, e.Detail))
+	e = storableEvent(e)
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO case_events (refund_id, at, actor, action, detail, digest) VALUES (?, ?, ?, ?, ?, ?)
 		ON DUPLICATE KEY UPDATE id = case_events.id`,
-		refundID, e.At, e.Actor, e.Action, e.Detail, digest[:])
+		refundID, e.At, e.Actor, e.Action, e.Detail, digest(e))
 	if err != nil {
 		return fmt.Errorf("adding an event: %w", err)
 	}
 	return nil
+}
+
+// hasEvent tells whether e is on the trail.
+func hasEvent(ctx context.Context, tx *sql.Tx, refundID string, e refund.Event) (has bool, err error) {
+	err = tx.QueryRowContext(ctx, `
+		SELECT COUNT(*) > 0 FROM case_events WHERE refund_id = ? AND digest = ?`, refundID, digest(storableEvent(e))).Scan(&has)
+	if err != nil {
+		return false, fmt.Errorf("looking for an event: %w", err)
+	}
+	return has, nil
+}
+
+// storableEvent is e as it reads after a round trip through the database.
+func storableEvent(e refund.Event) refund.Event {
+	e.At = stored(e.At)
+	e.Detail = clip(e.Detail, maxEventDetail)
+	return e
+}
+
+// digest identifies a storable event.
+func digest(e refund.Event) []byte {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %q %q %q", e.At.UnixMicro(), e.Actor, e.Action, e.Detail))
+	return sum[:]
 }
 
 // clip makes s storable: valid UTF-8, at most maxRunes characters. What a

@@ -31,7 +31,10 @@ type Intent struct {
 //
 // It is committed by the session that holds the lock, in a transaction that
 // finds the lock held and the epoch current, the case open, the key unused and
-// an attempt left. If one of these fails nothing is recorded and nothing may
+// an attempt left. A send by hand finds its case in review instead of an
+// attempt left. It, and any call that names a decision, finds that decision to
+// order it, in this generation, and no other call made for it that may have
+// reached the provider; the refusal has CodeClosed otherwise. If one of these fails nothing is recorded and nothing may
 // be sent: *RefusedError, ErrDuplicateCall, ErrKeyTaken, ErrNotFound or
 // ErrLockLost.
 //
@@ -90,6 +93,9 @@ func (k *EgressLock) permit(ctx context.Context, tx *sql.Tx, in Intent) ([]byte,
 	if !c.Open() || key.Generation != c.Generation {
 		return nil, &RefusedError{Code: refund.CodeClosed}
 	}
+	if err := ordered(ctx, tx, c, in.Call); err != nil {
+		return nil, err
+	}
 	if key.Kind != refund.KindSubmit {
 		return nil, nil
 	}
@@ -103,6 +109,38 @@ func (k *EgressLock) permit(ctx context.Context, tx *sql.Tx, in Intent) ([]byte,
 		}
 	}
 	return k.firstRequest(ctx, tx, in)
+}
+
+// ordered refuses a call that a person is to have ordered and has not, or that
+// was made for the same order before. A check that names no order moves
+// nothing and passes. The case must be locked.
+func ordered(ctx context.Context, tx *sql.Tx, c refund.Case, call refund.Call) error {
+	byHand := call.Key.Kind == refund.KindSubmit && call.Origin == refund.OriginManual
+	if call.DecisionID == "" && !byHand {
+		return nil
+	}
+	d, err := decisionRow(ctx, tx, c.Refund.ID, call.DecisionID)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	kind, orders := d.Orders()
+	if !orders || kind != call.Key.Kind || d.Generation != c.Generation {
+		return &RefusedError{Code: refund.CodeClosed}
+	}
+	if byHand && c.Status != refund.StatusReview {
+		return &RefusedError{Code: refund.CodeClosed}
+	}
+	var made bool
+	err = tx.QueryRowContext(ctx, `
+		SELECT COUNT(*) > 0 FROM provider_calls WHERE refund_id = ? AND decision_id = ? AND `+mayHaveReached,
+		c.Refund.ID, d.ID).Scan(&made)
+	switch {
+	case err != nil:
+		return fmt.Errorf("looking for the call of decision %q: %w", d.ID, err)
+	case made:
+		return &RefusedError{Code: refund.CodeClosed}
+	}
+	return nil
 }
 
 // firstRequest returns the stored body of the generation's first request, and

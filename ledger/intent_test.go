@@ -92,9 +92,9 @@ func TestCase38_ThreeAutomaticSendsAcrossRuns(t *testing.T) {
 	require.Equal(t, 3, attemptsOf(t, l, "r-1"))
 
 	intend(t, k, check("r-1", 1))
-	manual := submit("r-1", 8)
-	manual.Call.Origin = refund.OriginManual
-	intend(t, k, manual)
+	toReview(t, l, "r-1")
+	mustAct(t, l, newAct("r-1", "order-1", refund.ActionResend))
+	intend(t, k, byHand(submit("r-1", 8), "order-1"))
 	require.Equal(t, 3, attemptsOf(t, l, "r-1"), "neither a check nor a person uses up an attempt")
 }
 
@@ -271,4 +271,99 @@ func TestCase05_AcknowledgedIsStoredAcrossFortyTakeovers(t *testing.T) {
 		require.Equal(t, n, attemptsOf(t, l, id))
 	}
 	require.Greater(t, len(stored), takeovers)
+}
+
+// A person's send goes out in review, once for each order, in its generation.
+func TestIntent_SendByHand(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	k := acquire(t, l)
+	accept(t, l, newRefund("r-1"))
+	mustAct(t, l, newAct("r-1", "check-1", refund.ActionCheck))
+	mustAct(t, l, newAct("r-1", "note-1", refund.ActionNote))
+	refused := func(in Intent) {
+		t.Helper()
+		_, err := k.Intent(t.Context(), in)
+		requireRefused(t, refund.CodeClosed, err)
+	}
+	toReview(t, l, "r-1")
+	resend := newAct("r-1", "resend-1", refund.ActionResend)
+	mustAct(t, l, resend)
+	refused(byHand(submit("r-1", 1), ""))
+	refused(byHand(submit("r-1", 1), "unheard-of"))
+	refused(byHand(submit("r-1", 1), "check-1"))
+	refused(byHand(submit("r-1", 1), "note-1"))
+	refused(byHand(check("r-1", 1), "resend-1"))
+
+	require.NoError(t, l.Save(t.Context(), Change{RefundID: "r-1", Status: refund.StatusUnknown}))
+	refused(byHand(submit("r-1", 1), "resend-1")) // no longer in review
+	toReview(t, l, "r-1")
+
+	// What was not sent carries nothing out.
+	require.NoError(t, l.Complete(t.Context(), finished(byHand(submit("r-1", 1), "resend-1").Call, refund.OutcomeNotSent, refund.CodeCancelled)))
+	_, err := l.Abandon(t.Context(), byHand(submit("r-1", 2), "resend-1").Call)
+	require.NoError(t, err)
+	intend(t, k, byHand(submit("r-1", 3), "resend-1"))
+	refused(byHand(submit("r-1", 4), "resend-1")) // may have been sent
+	require.NoError(t, l.Complete(t.Context(), finished(byHand(submit("r-1", 3), "resend-1").Call, refund.OutcomeNotSent, refund.CodeConnect)))
+	intend(t, k, byHand(submit("r-1", 4), "resend-1"))
+	require.NoError(t, l.Complete(t.Context(), finished(byHand(submit("r-1", 4), "resend-1").Call, refund.OutcomeBusy, "")))
+	refused(byHand(submit("r-1", 5), "resend-1")) // was sent: the order is carried out
+	require.Equal(t, 0, attemptsOf(t, l, "r-1"))
+
+	mustAct(t, l, newAct("r-1", "resend-2", refund.ActionResend))
+	intend(t, k, byHand(submit("r-1", 5), "resend-2"))
+	for _, call := range theCase(t, l, "r-1").Calls {
+		want := "resend-1"
+		if call.Key.Seq == 5 {
+			want = "resend-2"
+		}
+		require.Equal(t, want, call.DecisionID, call.Key)
+	}
+
+	mustAct(t, l, newAct("r-1", "resend-3", refund.ActionResend))
+	reject(t, l, "r-1")
+	correct(t, l, "r-1", "fix-1", refund.Correction{RefundReason: "late"})
+	toReview(t, l, "r-1")
+	next := byHand(submit("r-1", 1), "resend-3")
+	next.Call.Key.Generation = 2
+	refused(next) // an order of the generation before
+}
+
+func TestIntent_CheckByHand(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	k := acquire(t, l)
+	accept(t, l, newRefund("r-1"))
+	mustAct(t, l, newAct("r-1", "check-1", refund.ActionCheck))
+	intend(t, k, byHand(check("r-1", 1), "check-1")) // also outside review
+	_, err := k.Intent(t.Context(), byHand(check("r-1", 2), "check-1"))
+	requireRefused(t, refund.CodeClosed, err)
+	_, err = k.Intent(t.Context(), byHand(check("r-1", 2), "unheard-of"))
+	requireRefused(t, refund.CodeClosed, err)
+	intend(t, k, check("r-1", 2))
+	require.Equal(t, "check-1", completed(t, l, check("r-1", 1).Call.Key).DecisionID)
+	require.Empty(t, completed(t, l, check("r-1", 2).Call.Key).DecisionID)
+}
+
+// Replays of a workflow find different keys for one order.
+func TestCase38_OneCallForAnOrderAcrossRuns(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	k := acquire(t, l)
+	accept(t, l, newRefund("r-1"))
+	toReview(t, l, "r-1")
+	mustAct(t, l, newAct("r-1", "resend-1", refund.ActionResend))
+	var sent atomic.Int64
+	var runs errgroup.Group
+	for seq := 1; seq <= 20; seq++ {
+		runs.Go(func() error {
+			if _, err := k.Intent(t.Context(), byHand(submit("r-1", seq), "resend-1")); err == nil {
+				sent.Add(1)
+			}
+			return nil
+		})
+	}
+	require.NoError(t, runs.Wait())
+	require.EqualValues(t, 1, sent.Load())
 }

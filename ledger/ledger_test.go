@@ -92,12 +92,32 @@ func check(refundID string, seq int) Intent {
 	return in
 }
 
+// byHand is the intent of the call that a decision orders.
+func byHand(in Intent, decisionID string) Intent {
+	in.Call.Origin, in.Call.DecisionID = refund.OriginManual, decisionID
+	return in
+}
+
 // finished is the call with an outcome.
 func finished(call refund.Call, outcome refund.Outcome, code string) refund.Call {
 	now := time.Now()
 	call.FinishedAt = &now
 	call.Result = refund.Result{Outcome: outcome, Code: code}
 	return call
+}
+
+// theCase reads the case.
+func theCase(t *testing.T, l *Ledger, refundID string) refund.Case {
+	t.Helper()
+	c, err := l.Case(t.Context(), refundID)
+	require.NoError(t, err)
+	return c
+}
+
+// toReview hands the case to people.
+func toReview(t *testing.T, l *Ledger, refundID string) {
+	t.Helper()
+	require.NoError(t, l.Save(t.Context(), Change{RefundID: refundID, Status: refund.StatusReview, ReviewReason: refund.ReviewDeadlineUnknown}))
 }
 
 func intend(t *testing.T, k *EgressLock, in Intent) {

@@ -82,6 +82,14 @@ func paymentLimit(ctx context.Context, tx *sql.Tx, r refund.Refund) (*refund.Mon
 	return r.PaymentAmount, nil
 }
 
+// paymentAmount is the stated amount of r's payment as a parameter.
+func paymentAmount(r refund.Refund) *int64 {
+	if r.PaymentAmount == nil {
+		return nil
+	}
+	return &r.PaymentAmount.Value
+}
+
 func scanMoney(row scanner) (m refund.Money, err error) {
 	err = row.Scan(&m.Value, &m.Currency)
 	return m, err

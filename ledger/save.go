@@ -14,6 +14,10 @@ import (
 type Change struct {
 	RefundID string
 	Status   refund.Status
+	// Reopen lets a case that is closed as Was go to review. Event is required
+	// with it.
+	Reopen bool
+	Was    refund.Status
 	// ReviewReason says why the case goes to review; empty for any other
 	// status.
 	ReviewReason refund.ReviewReason
@@ -34,14 +38,17 @@ func (c Change) validate() error {
 		return errors.New("a review needs a reason")
 	case !inReview && c.ReviewReason != "":
 		return fmt.Errorf("a review reason does not go with status %s", c.Status)
+	case c.Reopen && (!inReview || !c.Was.Final() || c.Event == nil):
+		return errors.New("a case is reopened from a final status to review, with an event")
 	}
 	return nil
 }
 
 // Save writes the change and its event in one transaction. A final status
 // stands: ErrClosed if the case has another one, and the same one again
-// changes nothing. Repeating a change changes nothing either. ErrNotFound if
-// there is no such refund.
+// changes nothing. Only Reopen ends it, once for its event. Repeating a change
+// changes nothing either, whatever has followed on it. ErrNotFound if there is
+// no such refund.
 func (l *Ledger) Save(ctx context.Context, c Change) error {
 	err := c.validate()
 	if err == nil {
@@ -55,20 +62,42 @@ func (l *Ledger) Save(ctx context.Context, c Change) error {
 
 func (l *Ledger) save(ctx context.Context, tx *sql.Tx, c Change) error {
 	current, err := lockCase(ctx, tx, c.RefundID)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case current.Status.Final() && current.Status == c.Status:
-		return nil
-	case current.Status.Final():
-		return fmt.Errorf("it is %s: %w", current.Status, ErrClosed)
 	}
+	repeat := false
+	if c.Event != nil {
+		if repeat, err = hasEvent(ctx, tx, c.RefundID, *c.Event); err != nil {
+			return err
+		}
+	}
+	switch reopens := c.Reopen && current.Status == c.Was && !repeat; {
+	case current.Status == c.Status && current.Status.Final():
+		return nil
+	case current.Status.Final() && !reopens:
+		return fmt.Errorf("it is %s: %w", current.Status, ErrClosed)
+	case repeat:
+		return nil
+	}
+	if err := l.setStatus(ctx, tx, c); err != nil {
+		return err
+	}
+	if c.Event != nil {
+		if err := addEvent(ctx, tx, c.RefundID, *c.Event); err != nil {
+			return err
+		}
+	}
+	return countSettled(ctx, tx, current.Refund.Account, c.Status)
+}
+
+// setStatus writes where the case stands. It must be locked.
+func (l *Ledger) setStatus(ctx context.Context, tx *sql.Tx, c Change) error {
 	now := l.now()
 	var closedAt *time.Time
 	if c.Status.Final() {
 		closedAt = &now
 	}
-	_, err = tx.ExecContext(ctx, `
+	_, err := tx.ExecContext(ctx, `
 		UPDATE refunds SET status = ?, review_reason = ?, provider_refund_id = COALESCE(?, provider_refund_id),
 			closed_at = ?, updated_at = ?, version = version + 1
 		WHERE refund_id = ?`,
@@ -76,13 +105,5 @@ func (l *Ledger) save(ctx context.Context, tx *sql.Tx, c Change) error {
 	if err != nil {
 		return fmt.Errorf("updating the case: %w", err)
 	}
-	if c.Event != nil {
-		if err := addEvent(ctx, tx, c.RefundID, *c.Event); err != nil {
-			return err
-		}
-	}
-	if !c.Status.Final() {
-		return nil
-	}
-	return countSettled(ctx, tx, current.Refund.Account, c.Status)
+	return nil
 }

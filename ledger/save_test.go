@@ -163,3 +163,86 @@ func TestClip(t *testing.T) {
 		require.Equal(t, tc.want, clip(tc.in, tc.max))
 	}
 }
+
+// reopen is the change that gives a closed case back to people.
+func reopen(refundID string, was refund.Status, at time.Time) Change {
+	return Change{
+		RefundID: refundID, Status: refund.StatusReview, ReviewReason: refund.ReviewLateFailure, Reopen: true, Was: was,
+		Event: &refund.Event{At: at, Actor: "workflow", Action: "status.review", Detail: "late"},
+	}
+}
+
+func TestCase19_LateFailureReopensTheCase(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	start := time.Now()
+	for _, was := range []refund.Status{refund.StatusSucceeded, refund.StatusRejected, refund.StatusNotRefunded} {
+		id := "r-" + string(was)
+		closed := inStatus(t, l, id, was)
+		for _, other := range []refund.Status{refund.StatusSucceeded, refund.StatusRejected, refund.StatusNotRefunded} {
+			if other != was {
+				require.ErrorIs(t, l.Save(t.Context(), reopen(id, other, start)), ErrClosed, "it is not what was seen")
+			}
+		}
+		require.Equal(t, closed, theCase(t, l, id))
+
+		require.NoError(t, l.Save(t.Context(), reopen(id, was, start)))
+		c := theCase(t, l, id)
+		require.Equal(t, refund.StatusReview, c.Status)
+		require.Equal(t, refund.ReviewLateFailure, c.ReviewReason)
+		require.Nil(t, c.ClosedAt)
+		require.Equal(t, []string{"status.review"}, trail(t, l, id))
+
+		require.NoError(t, l.Save(t.Context(), reopen(id, was, start)))
+		require.Equal(t, c, theCase(t, l, id), "a repeat changes nothing")
+	}
+}
+
+// The answer to the first try was lost, and people were faster than the second.
+func TestCase19_ARepeatDoesNotReopenWhatPeopleSettled(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	start := time.Now()
+	inStatus(t, l, "r-1", refund.StatusSucceeded)
+	require.NoError(t, l.Save(t.Context(), reopen("r-1", refund.StatusSucceeded, start)))
+	settled := mustAct(t, l, newAct("r-1", "a-1", refund.ActionSettle))
+	require.ErrorIs(t, l.Save(t.Context(), reopen("r-1", refund.StatusSucceeded, start)), ErrClosed)
+	require.Equal(t, settled, theCase(t, l, "r-1"))
+
+	require.NoError(t, l.Save(t.Context(), reopen("r-1", refund.StatusSucceeded, start.Add(time.Second))), "a new finding does")
+}
+
+func TestSave_ReopenIsForReview(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	before := inStatus(t, l, "r-1", refund.StatusSucceeded)
+	for name, spoil := range map[string]func(*Change){
+		"another status":   func(c *Change) { c.Status, c.ReviewReason = refund.StatusUnknown, "" },
+		"an open one":      func(c *Change) { c.Was = refund.StatusPending },
+		"no event":         func(c *Change) { c.Event = nil },
+		"a timeless event": func(c *Change) { c.Event.At = time.Time{} },
+	} {
+		c := reopen("r-1", refund.StatusSucceeded, time.Now())
+		spoil(&c)
+		require.Error(t, l.Save(t.Context(), c), name)
+	}
+	require.Equal(t, before, theCase(t, l, "r-1"))
+	// It is no way into a case that isn't closed any more.
+	require.NoError(t, l.Save(t.Context(), reopen("r-1", refund.StatusSucceeded, time.Now())))
+	unknown := Change{RefundID: "r-1", Status: refund.StatusUnknown}
+	require.NoError(t, l.Save(t.Context(), unknown))
+	require.NoError(t, l.Save(t.Context(), reopen("r-1", refund.StatusSucceeded, time.Now().Add(time.Second))), "an open case may go to review anyway")
+}
+
+// A late repeat of an earlier change must not undo a later one.
+func TestSave_LateRepeatChangesNothing(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	accept(t, l, newRefund("r-1"))
+	first := Change{RefundID: "r-1", Status: refund.StatusUnknown, Event: event("status.unknown")}
+	require.NoError(t, l.Save(t.Context(), first))
+	require.NoError(t, l.Save(t.Context(), Change{RefundID: "r-1", Status: refund.StatusReview, ReviewReason: refund.ReviewChecks, Event: event("status.review")}))
+	before := theCase(t, l, "r-1")
+	require.NoError(t, l.Save(t.Context(), first))
+	require.Equal(t, before, theCase(t, l, "r-1"))
+}

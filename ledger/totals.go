@@ -59,9 +59,13 @@ func (l *Ledger) Settled(ctx context.Context) ([]Settled, error) {
 	return all, nil
 }
 
-// countSettled adds one to a total. It comes last in its transaction: the row
-// is shared by all of the account's cases and is to be locked for a moment only.
+// countSettled adds one to the total of a final status. It comes last in its
+// transaction: the row is shared by all of the account's cases and is to be
+// locked for a moment only.
 func countSettled(ctx context.Context, tx *sql.Tx, account string, s refund.Status) error {
+	if !s.Final() {
+		return nil
+	}
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO settled_totals (account, status, total) VALUES (?, ?, 1)
 		ON DUPLICATE KEY UPDATE total = total + 1`, account, s)

@@ -68,11 +68,21 @@ func TestSettled(t *testing.T) {
 	accept(t, l, newRefund("open"))
 	require.NoError(t, l.Save(t.Context(), Change{RefundID: "open", Status: refund.StatusPending}))
 	require.NoError(t, savers.Wait())
+	accept(t, l, newRefund("by-hand"))
+	toReview(t, l, "by-hand")
+	for range 2 {
+		_, err := l.Act(t.Context(), Act{
+			RefundID: "by-hand", ID: "d-1", Action: refund.ActionSettle, At: time.Now(),
+			Input: refund.ActionInput{By: "mei", Reason: "why", Status: refund.StatusNotRefunded, Evidence: "statement"},
+		})
+		require.NoError(t, err)
+	}
 
 	all, err := l.Settled(t.Context())
 	require.NoError(t, err)
 	require.ElementsMatch(t, []Settled{
 		{Account: account, Status: refund.StatusSucceeded, Total: 15},
 		{Account: account, Status: refund.StatusRejected, Total: 5},
+		{Account: account, Status: refund.StatusNotRefunded, Total: 1},
 	}, all)
 }

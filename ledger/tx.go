@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 )
 
@@ -88,6 +89,9 @@ func queryAll[T any](ctx context.Context, db queryer, scan func(scanner) (T, err
 	}
 	return all, rows.Err()
 }
+
+// placeholders are those of n parameters, n > 0.
+func placeholders(n int) string { return "?" + strings.Repeat(", ?", n-1) }
 
 // orNotFound turns the driver's "no rows" into ErrNotFound.
 func orNotFound(err error) error {

@@ -50,6 +50,10 @@ type Query struct {
 	// ProviderRefundID is the provider's own id if an answer carried one;
 	// otherwise the refund is looked up by its reference.
 	ProviderRefundID string
+	// Foreign are the provider's ids of the case's earlier generations. They
+	// have the same reference and are no trace of this one: a look-up that
+	// finds nothing else has found nothing.
+	Foreign []string
 }
 
 // Contract is what a provider promises about resends and look-ups.

@@ -119,6 +119,9 @@ type Call struct {
 	Key     CallKey `json:"key"`
 	Origin  Origin  `json:"origin"`
 	Account string  `json:"account"`
+	// DecisionID names the decision that ordered the call; empty for an
+	// automatic one.
+	DecisionID string `json:"decision_id,omitempty"`
 	// Epoch numbers the egress ownership under which the intent was written.
 	Epoch    int64     `json:"epoch"`
 	IntentAt time.Time `json:"intent_at"`

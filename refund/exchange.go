@@ -29,6 +29,11 @@ type CallInput struct {
 	Deadline         time.Time `json:"deadline"`
 	MaxAttempts      int       `json:"max_attempts"`
 	ProviderRefundID string    `json:"provider_refund_id,omitempty"`
+	// Foreign are the provider's ids of the case's earlier generations, which
+	// have the same reference and are no trace of this one.
+	Foreign []string `json:"foreign,omitempty"`
+	// DecisionID names the decision that ordered the call, if a person did.
+	DecisionID string `json:"decision_id,omitempty"`
 }
 
 // CallResult is what became of a call.
@@ -51,12 +56,32 @@ type SaveInput struct {
 	ProviderRefundID string       `json:"provider_refund_id,omitempty"`
 	// Detail says in words what led here.
 	Detail string `json:"detail"`
+	// Reopen lets a case that was closed as Was go to review.
+	Reopen bool   `json:"reopen,omitempty"`
+	Was    Status `json:"was,omitempty"`
 }
 
 // SaveResult tells whether the ledger had another final result already; then
 // nothing was changed and that result stands.
 type SaveResult struct {
 	Superseded bool `json:"superseded,omitempty"`
+}
+
+// ActInput asks the ledger to carry out an action of a person.
+type ActInput struct {
+	RefundID string      `json:"refund_id"`
+	Account  string      `json:"account"`
+	ID       string      `json:"id"` // Decision.ID
+	Action   Action      `json:"action"`
+	Input    ActionInput `json:"input"`
+}
+
+// ActResult is the case after an action, or why it was refused.
+type ActResult struct {
+	Status  Status `json:"status"`
+	Version int64  `json:"version"`
+	// Refused says why nothing was done; empty if it was.
+	Refused string `json:"refused,omitempty"`
 }
 
 // Closing is a workflow's result: how the case ended.

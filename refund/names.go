@@ -14,13 +14,18 @@ const (
 	// serves at any time.
 	egressQueuePrefix = "refund-egress."
 
-	ActivitySubmit   = "SubmitRefund"
-	ActivityCheck    = "CheckRefund"
-	ActivityOpen     = "OpenCase"
-	ActivitySave     = "SaveCase"
-	ActivityRecord   = "RecordCall"
-	ActivityResolve  = "ResolveCall"
-	QueryCase        = "case"
+	ActivitySubmit  = "SubmitRefund"
+	ActivityCheck   = "CheckRefund"
+	ActivityOpen    = "OpenCase"
+	ActivitySave    = "SaveCase"
+	ActivityRecord  = "RecordCall"
+	ActivityResolve = "ResolveCall"
+	ActivityAct     = "ActOnCase"
+	QueryCase       = "case"
+	// SignalNotice tells a workflow that the ledger has a notice for its case.
+	// The actions of people are updates, and signals for those who have no
+	// updates; both have the names of the actions.
+	SignalNotice     = "notice"
 	AttributeStatus  = "RefundStatus"       // Keyword
 	AttributeAccount = "RefundAccount"      // Keyword
 	AttributeReview  = "RefundReviewReason" // Keyword
@@ -50,4 +55,7 @@ func IdempotencyKey(refundID string, generation int) string {
 const (
 	ErrorTypeConflict = "RefundConflict" // the id was accepted with other content
 	ErrorTypeInvalid  = "RefundInvalid"  // the input is no valid refund
+	// ErrorTypeRefused is the type with which an update fails whose action the
+	// case, as it is, doesn't allow.
+	ErrorTypeRefused = "ActionRefused"
 )

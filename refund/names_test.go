@@ -18,11 +18,12 @@ func TestNamesAreFixed(t *testing.T) {
 		"SubmitRefund": refund.ActivitySubmit, "CheckRefund": refund.ActivityCheck,
 		"OpenCase": refund.ActivityOpen, "SaveCase": refund.ActivitySave,
 		"RecordCall": refund.ActivityRecord, "ResolveCall": refund.ActivityResolve,
-		"case":         refund.QueryCase,
+		"ActOnCase": refund.ActivityAct,
+		"case":      refund.QueryCase, "notice": refund.SignalNotice,
 		"RefundStatus": refund.AttributeStatus, "RefundAccount": refund.AttributeAccount,
 		"RefundReviewReason": refund.AttributeReview, "RefundOwner": refund.AttributeOwner,
 		"RefundOrderId": refund.AttributeOrder, "RefundAttempts": refund.AttributeTries, "RefundDeadline": refund.AttributeDue,
-		"RefundConflict": refund.ErrorTypeConflict, "RefundInvalid": refund.ErrorTypeInvalid,
+		"RefundConflict": refund.ErrorTypeConflict, "RefundInvalid": refund.ErrorTypeInvalid, "ActionRefused": refund.ErrorTypeRefused,
 		"submit": string(refund.KindSubmit), "check": string(refund.KindCheck),
 		"first": string(refund.OriginFirst), "retry": string(refund.OriginRetry), "manual": string(refund.OriginManual),
 		"follow-up": string(refund.GroupFollowUp),
@@ -37,9 +38,11 @@ func TestNamesAreFixed(t *testing.T) {
 	require.Equal(t, []refund.ReviewReason{
 		"deadline_unsent", "deadline_unknown", "deadline_pending", "deadline_busy", "attempts_exhausted", "checks_exhausted",
 		"key_expired", "resend_not_safe", "idempotency_mismatch", "ambiguous_reject", "unsupported",
+		"late_failure", "contradiction",
 	}, []refund.ReviewReason{
 		refund.ReviewDeadlineUnsent, refund.ReviewDeadlineUnknown, refund.ReviewDeadlinePending, refund.ReviewDeadlineBusy, refund.ReviewAttempts,
 		refund.ReviewChecks, refund.ReviewKeyExpired, refund.ReviewNoSafeResend, refund.ReviewMismatch, refund.ReviewAmbiguousReject, refund.ReviewUnsupported,
+		refund.ReviewLateFailure, refund.ReviewContradiction,
 	})
 	require.Equal(t, []string{
 		"timeout", "disconnected", "unreadable", "contradiction", "lost", "connect_failed", "cancelled", "deadline", "shutdown",
@@ -49,6 +52,14 @@ func TestNamesAreFixed(t *testing.T) {
 		refund.CodeCancelled, refund.CodeDeadline, refund.CodeShutdown, refund.CodeNotOwner, refund.CodeBreaker, refund.CodeStopped, refund.CodeStale, refund.CodeExhausted,
 		refund.CodeClosed, refund.CodeAbandoned, refund.CodeStorage, refund.CodeUnsupported, refund.CodeKeyTaken, refund.CodeNoRequest,
 	})
+}
+
+func TestNamesOfReviewAreFixed(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, []refund.Action{"assign", "note", "check", "resend", "settle", "correct"}, refund.Actions)
+	require.Equal(t, []refund.Source{"notification", "settlement"}, []refund.Source{refund.SourceNotification, refund.SourceSettlement})
+	require.Equal(t, []refund.NoticeProblem{"no_match", "two_cases", "content"},
+		[]refund.NoticeProblem{refund.ProblemNoMatch, refund.ProblemTwoCases, refund.ProblemContent})
 }
 
 // CASE 10, 11: one key for the life of a generation, in a space of its own.

@@ -81,6 +81,7 @@ type FieldError struct {
 
 // InvalidError lists every field of an input that was refused.
 type InvalidError struct {
+	What   string // what is invalid; empty is a refund
 	Fields []FieldError
 }
 
@@ -89,7 +90,11 @@ func (e *InvalidError) Error() string {
 	for i, f := range e.Fields {
 		parts[i] = f.Field + ": " + f.Message
 	}
-	return "invalid refund: " + strings.Join(parts, "; ")
+	what := e.What
+	if what == "" {
+		what = "refund"
+	}
+	return "invalid " + what + ": " + strings.Join(parts, "; ")
 }
 
 // Validate returns nil or an *InvalidError that names every bad field.
@@ -187,6 +192,9 @@ type Case struct {
 	ReviewReason ReviewReason `json:"review_reason,omitempty"`
 	// Owner is the person a review case is assigned to.
 	Owner string `json:"owner,omitempty"`
+	// Version counts the changes of the case; an action may name the one that
+	// it is based on.
+	Version int64 `json:"version"`
 	// Generation counts corrected resubmissions: 1 for the refund as it was
 	// accepted. Every generation has its own idempotency key.
 	Generation int `json:"generation"`
@@ -202,6 +210,11 @@ type Case struct {
 	ClosedAt   *time.Time `json:"closed_at,omitempty"`
 	// Calls are the case's calls in the order of their intents.
 	Calls []Call `json:"calls"`
+	// Notices are what the provider said of itself, in the order in which it
+	// was stored.
+	Notices []Notice `json:"notices,omitempty"`
+	// Decisions are what people did, in the order in which they did it.
+	Decisions []Decision `json:"decisions,omitempty"`
 }
 
 // Open tells whether the case still waits for a final result.

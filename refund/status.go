@@ -67,6 +67,19 @@ const (
 	// ReviewAmbiguousReject: a reject that may be the echo of an attempt that
 	// worked, and checks could not tell.
 	ReviewAmbiguousReject ReviewReason = "ambiguous_reject"
+	// ReviewLateFailure: the provider says that the refund failed after it had
+	// said that it succeeded.
+	ReviewLateFailure ReviewReason = "late_failure"
+	// ReviewContradiction: the provider says what can't be true together with
+	// what was known or decided: another amount, a second refund, money that
+	// moved although the case was closed without.
+	ReviewContradiction ReviewReason = "contradiction"
 	// ReviewUnsupported: the account or its adapter cannot handle the refund.
 	ReviewUnsupported ReviewReason = "unsupported"
 )
+
+// Sticky tells whether only people end a review of this reason: what is known
+// contradicts itself, and one more fact wouldn't settle it.
+func (r ReviewReason) Sticky() bool {
+	return r == ReviewLateFailure || r == ReviewContradiction
+}

@@ -46,6 +46,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 	for name, f := range map[string]any{
 		refund.ActivityOpen:    book.OpenCase,
 		refund.ActivitySave:    book.SaveCase,
+		refund.ActivityAct:     book.ActOnCase,
 		refund.ActivityRecord:  book.RecordCall,
 		refund.ActivityResolve: book.ResolveCall,
 	} {

@@ -74,7 +74,7 @@ func TestPropertyDecide(t *testing.T) {
 				require.Equal(t, m.fact, step.Status, "closed without an answer that says so")
 				return
 			case toReview:
-				require.Empty(t, m.fact, "a case with a definite answer was handed to people")
+				require.True(t, m.fact == "" || m.contradicted, "a case with a definite answer was handed to people")
 				require.True(t, m.holds(step.Reason, !s.now.Before(s.c.DeadlineAt)), step.Reason)
 				return
 			case toSubmit, toCheck:
@@ -109,19 +109,21 @@ func TestPropertyDecide(t *testing.T) {
 type model struct {
 	policy refund.Policy
 
-	fact     refund.Status // the first definite one
-	pending  bool
-	open     bool      // something may have been executed
-	since    time.Time // the start of the last such call
-	missing  int
-	everRun  bool // something may have been executed or was accepted, ever
-	echo     bool
-	never    bool
-	sends    int // automatic ones
-	checks   int // automatic ones
-	firstUse time.Time
-	retryAt  time.Time
-	lastEnd  time.Time
+	fact refund.Status // the first definite one
+	// contradicted: another definite answer says the opposite.
+	contradicted bool
+	pending      bool
+	open         bool      // something may have been executed
+	since        time.Time // the start of the last such call
+	missing      int
+	everRun      bool // something may have been executed or was accepted, ever
+	echo         bool
+	never        bool
+	sends        int // automatic ones
+	checks       int // automatic ones
+	firstUse     time.Time
+	retryAt      time.Time
+	lastEnd      time.Time
 }
 
 func (m *model) beforeSend(t *rapid.T, now time.Time) {
@@ -148,6 +150,8 @@ func (m *model) keyExpired(now time.Time) bool {
 // holds tells whether a case may be handed to people for the reason.
 func (m *model) holds(reason refund.ReviewReason, late bool) bool {
 	switch reason {
+	case refund.ReviewLateFailure, refund.ReviewContradiction:
+		return m.contradicted
 	case refund.ReviewDeadlineUnsent:
 		return late && m.sends == 0
 	case refund.ReviewDeadlineUnknown:
@@ -236,6 +240,7 @@ func (m *model) settle(s refund.Status) {
 	if m.fact == "" {
 		m.fact = s
 	}
+	m.contradicted = m.contradicted || m.fact != s
 }
 
 // Decide is total: any case and any policy, however odd, gets a step.

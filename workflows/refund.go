@@ -10,6 +10,7 @@ package workflows
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,8 +39,17 @@ type refundWorkflow struct {
 	// c is the case as this run knows it: opened from the ledger, then kept
 	// up to date with every call.
 	c refund.Case
-	// saved is the status that the ledger holds.
-	saved refund.Status
+	// saved and savedReason are what the ledger holds.
+	saved       refund.Status
+	savedReason refund.ReviewReason
+	// opened is set when the case has been read for the first time, and stale
+	// when the ledger knows more than c: a notice or a decision has come.
+	opened, stale bool
+	// signals counts those that are being worked on, and told the equal ones
+	// that came; refused says why the last one was not carried out.
+	signals int
+	told    map[string]int
+	refused string
 	// shown is what the search attributes say; setting them anew costs an
 	// event in the history.
 	shown shown
@@ -53,7 +63,7 @@ func setup(ctx workflow.Context, r refund.Refund) (*refundWorkflow, error) {
 	// Cancelling a workflow can't take back what a provider may have done, so
 	// it must not lose the case either: the run goes on, and people settle it.
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	w := &refundWorkflow{ctx: ctx, log: workflow.GetLogger(ctx)}
+	w := &refundWorkflow{ctx: ctx, log: workflow.GetLogger(ctx), told: map[string]int{}}
 	w.c.Refund = r
 	err := workflow.SetQueryHandlerWithOptions(ctx, refund.QueryCase,
 		func() (refund.Case, error) { return w.c, nil },
@@ -61,11 +71,20 @@ func setup(ctx workflow.Context, r refund.Refund) (*refundWorkflow, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registering the query %q: %w", refund.QueryCase, err)
 	}
-	return w, w.open()
+	if err := w.listen(); err != nil {
+		return nil, err
+	}
+	if err := w.open(); err != nil {
+		return nil, err
+	}
+	w.opened = true
+	return w, nil
 }
 
-// open reads the case from the ledger.
+// open reads the case from the ledger. The policy is that of the first time:
+// a change of configuration doesn't change a case that is under way.
 func (w *refundWorkflow) open() error {
+	w.stale = false // before: what comes while the ledger is read is read anew
 	var res refund.OpenResult
 	ctx := workflow.WithActivityOptions(w.ctx, bookkeepingOptions("read the case from the ledger"))
 	if err := workflow.ExecuteActivity(ctx, refund.ActivityOpen, refund.OpenInput{Refund: w.c.Refund}).Get(ctx, &res); err != nil {
@@ -76,13 +95,27 @@ func (w *refundWorkflow) open() error {
 		}
 		return fmt.Errorf("opening the case: %w", err)
 	}
-	w.c, w.policy, w.saved = res.Case, res.Policy, res.Case.Status
+	w.c, w.saved, w.savedReason = res.Case, res.Case.Status, res.Case.ReviewReason
+	if !w.opened {
+		w.policy = res.Policy
+	}
 	return nil
 }
 
 // run decides and does until the case is closed.
 func (w *refundWorkflow) run() (refund.Closing, error) {
 	for {
+		if w.stale {
+			if err := w.open(); err != nil {
+				return refund.Closing{}, err
+			}
+		}
+		if workflow.GetInfo(w.ctx).GetContinueAsNewSuggested() {
+			if err := w.drain(); err != nil {
+				return refund.Closing{}, err
+			}
+			return refund.Closing{}, workflow.NewContinueAsNewError(w.ctx, refund.WorkflowType, w.c.Refund)
+		}
 		step := Decide(w.c, w.policy, workflow.Now(w.ctx))
 		superseded, err := w.enter(step)
 		if err != nil {
@@ -93,6 +126,12 @@ func (w *refundWorkflow) run() (refund.Closing, error) {
 		}
 		switch step.Kind {
 		case StepClose:
+			if err := w.drain(); err != nil {
+				return refund.Closing{}, err
+			}
+			if w.stale {
+				continue // something came in the last moment
+			}
 			return refund.Closing{
 				Status: w.c.Status, Attempts: w.c.Attempts,
 				ProviderRefundID: w.c.ProviderRefundID, Detail: step.Why,
@@ -108,10 +147,10 @@ func (w *refundWorkflow) run() (refund.Closing, error) {
 				if err := w.sleep(wait, step); err != nil {
 					return refund.Closing{}, err
 				}
-				continue // the deadline may have come meanwhile
+				continue // the deadline or news may have come meanwhile
 			}
-			if !workflow.Now(w.ctx).Before(w.c.DeadlineAt) {
-				continue // recording the status took until the deadline
+			if w.stale || !workflow.Now(w.ctx).Before(step.Until) {
+				continue // recording the status took so long
 			}
 			if err := w.call(step); err != nil {
 				return refund.Closing{}, err
@@ -120,11 +159,11 @@ func (w *refundWorkflow) run() (refund.Closing, error) {
 	}
 }
 
-// untilDue returns how long the step has to wait, cut off by the deadline.
+// untilDue returns how long the step has to wait, cut off by its end.
 func (w *refundWorkflow) untilDue(step Step) time.Duration {
 	at := step.At
-	if w.c.DeadlineAt.Before(at) {
-		at = w.c.DeadlineAt
+	if step.Until.Before(at) {
+		at = step.Until
 	}
 	return at.Sub(workflow.Now(w.ctx))
 }
@@ -142,18 +181,21 @@ func (w *refundWorkflow) logRetry(step Step, wait time.Duration) {
 		telemetry.KeyAttempt, w.c.Attempts+1, telemetry.KeyWaitMS, max(wait, 0).Milliseconds())
 }
 
+// sleep waits until the time has passed or there is news about the case.
 func (w *refundWorkflow) sleep(d time.Duration, step Step) error {
 	summary := fmt.Sprintf("before the next %s: %s", step.Kind, step.Why)
-	err := workflow.NewTimerWithOptions(w.ctx, d, workflow.TimerOptions{Summary: short(summary)}).Get(w.ctx, nil)
+	_, err := workflow.AwaitWithOptions(w.ctx, workflow.AwaitOptions{
+		Timeout: d, TimerOptions: workflow.TimerOptions{Summary: short(summary)},
+	}, func() bool { return w.stale })
 	if err != nil {
 		return fmt.Errorf("waiting for the next %s: %w", step.Kind, err)
 	}
 	return nil
 }
 
-// park keeps the case open while people have it.
+// park keeps the case open while people have it, until there is news.
 func (w *refundWorkflow) park() error {
-	if err := workflow.Await(w.ctx, func() bool { return w.c.Status != refund.StatusReview }); err != nil {
+	if err := workflow.Await(w.ctx, func() bool { return w.stale }); err != nil {
 		return fmt.Errorf("waiting in review: %w", err)
 	}
 	return nil
@@ -163,12 +205,15 @@ func (w *refundWorkflow) park() error {
 // operators look. It reports true if the ledger had a final result already;
 // then the case is that one and has to be decided anew.
 func (w *refundWorkflow) enter(step Step) (superseded bool, err error) {
-	if step.Status != w.saved {
+	if step.Status != w.saved || step.Reason != w.savedReason {
 		var res refund.SaveResult
 		ctx := workflow.WithActivityOptions(w.ctx, bookkeepingOptions("record "+string(step.Status)))
 		in := refund.SaveInput{
 			RefundID: w.c.Refund.ID, Account: w.c.Refund.Account, Status: step.Status, ReviewReason: step.Reason,
 			ProviderRefundID: w.c.ProviderRefundID, Detail: step.Why,
+		}
+		if w.saved.Final() {
+			in.Reopen, in.Was = true, w.saved
 		}
 		if err := workflow.ExecuteActivity(ctx, refund.ActivitySave, in).Get(ctx, &res); err != nil {
 			return false, fmt.Errorf("recording the status %s: %w", step.Status, err)
@@ -177,7 +222,8 @@ func (w *refundWorkflow) enter(step Step) (superseded bool, err error) {
 			return true, w.open()
 		}
 	}
-	w.saved, w.c.Status, w.c.ReviewReason = step.Status, step.Status, step.Reason
+	w.saved, w.savedReason = step.Status, step.Reason
+	w.c.Status, w.c.ReviewReason = step.Status, step.Reason
 	return false, w.show(step)
 }
 
@@ -193,14 +239,33 @@ func (w *refundWorkflow) call(step Step) error {
 			Kind: kind, Seq: w.c.NextSeq(kind),
 		},
 		Origin: step.Origin, Account: w.c.Refund.Account, Refund: w.c.Refund,
-		AcceptedAt: w.c.AcceptedAt, Deadline: w.c.DeadlineAt,
+		AcceptedAt: w.c.AcceptedAt, Deadline: step.Until,
 		MaxAttempts: w.policy.MaxAttempts, ProviderRefundID: w.c.ProviderRefundID,
+		Foreign: w.foreign(), DecisionID: step.DecisionID,
 	}
 	res, err := w.execute(in)
 	if err != nil {
 		return err
 	}
 	return w.learn(res)
+}
+
+// foreign returns the provider's ids of earlier generations: they are found
+// under this case's reference too, and say nothing about this generation.
+func (w *refundWorkflow) foreign() []string {
+	var ids []string
+	add := func(generation int, id string) {
+		if generation < w.c.Generation && id != "" && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	for _, call := range w.c.Calls {
+		add(call.Key.Generation, call.Result.ProviderRefundID)
+	}
+	for _, n := range w.c.Notices {
+		add(n.Generation, n.ProviderRefundID)
+	}
+	return ids
 }
 
 // execute runs the call's activity on the account's egress. Whatever happens
@@ -211,7 +276,7 @@ func (w *refundWorkflow) execute(in refund.CallInput) (refund.CallResult, error)
 		activity = refund.ActivityCheck
 	}
 	var res refund.CallResult
-	left := w.c.DeadlineAt.Sub(workflow.Now(w.ctx))
+	left := in.Deadline.Sub(workflow.Now(w.ctx))
 	ctx := workflow.WithActivityOptions(w.ctx, egressOptions(in, left, w.policy.CallBudget))
 	err := workflow.ExecuteActivity(ctx, activity, in).Get(ctx, &res)
 	if err == nil {

@@ -33,7 +33,7 @@ type shown struct {
 // show tells operators where the case stands and what happens next.
 func (w *refundWorkflow) show(step Step) error {
 	c := w.c
-	workflow.SetCurrentDetails(w.ctx, details(c, step))
+	workflow.SetCurrentDetails(w.ctx, details(c, step, w.refused))
 	now := shown{c.Status, c.ReviewReason, c.Owner, c.Attempts}
 	if now == w.shown {
 		return nil
@@ -52,6 +52,8 @@ func (w *refundWorkflow) show(step Step) error {
 	}
 	if c.Owner != "" {
 		updates = append(updates, keyOwner.ValueSet(c.Owner))
+	} else if w.shown.owner != "" {
+		updates = append(updates, keyOwner.ValueUnset())
 	}
 	if err := workflow.UpsertTypedSearchAttributes(w.ctx, updates...); err != nil {
 		return fmt.Errorf("setting the search attributes: %w", err)
@@ -60,12 +62,22 @@ func (w *refundWorkflow) show(step Step) error {
 	return nil
 }
 
-// details is the case in Markdown, for the Web UI.
-func details(c refund.Case, step Step) string {
+// details is the case in Markdown, for the Web UI. refused says why the last
+// signal was not carried out.
+func details(c refund.Case, step Step, refused string) string {
 	lines := []string{fmt.Sprintf("**%s**: %s", c.Status, step.Why), ""}
+	if c.ReviewReason != "" {
+		lines[0] = fmt.Sprintf("**%s (%s)**: %s", c.Status, c.ReviewReason, step.Why)
+	}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	if step.Kind == StepSubmit || step.Kind == StepCheck {
-		add("Next: %s, not before %s\n", step.Kind, stamp(step.At))
+		add("Next: %s, not before %s, not after %s\n", step.Kind, stamp(step.At), stamp(step.Until))
+	}
+	if refused != "" {
+		add("%s\n", cell(refused))
+	}
+	if c.Owner != "" {
+		add("Assigned to %s\n", cell(c.Owner))
 	}
 	add("%s of payment %s, attempts %d, deadline %s", c.Refund.Amount, c.Refund.PaymentID, c.Attempts, stamp(c.DeadlineAt))
 	if c.ProviderRefundID != "" {
@@ -84,6 +96,22 @@ func details(c refund.Case, step Step) string {
 			outcome = describe(call.Result)
 		}
 		add("| %s %d | %s | %s | %s |", call.Key.Kind, call.Key.Seq, call.Origin, started, cell(outcome))
+	}
+	if len(c.Notices) > 0 {
+		add("\n| notice | said | outcome |\n|---|---|---|")
+	}
+	for _, n := range c.Notices {
+		outcome := string(n.Outcome)
+		if n.Problem != "" {
+			outcome += " (not taken: " + string(n.Problem) + ")"
+		}
+		add("| %s %s | %s | %s |", n.Source, cell(n.ProviderRefundID), stamp(n.SaidAt), cell(outcome))
+	}
+	if len(c.Decisions) > 0 {
+		add("\n| decision | by | when | reason |\n|---|---|---|---|")
+	}
+	for _, d := range c.Decisions {
+		add("| %s | %s | %s | %s |", d.Action, cell(d.By), stamp(d.At), cell(d.Reason))
 	}
 	return strings.Join(lines, "\n")
 }

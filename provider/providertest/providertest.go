@@ -4,7 +4,8 @@
 // adapter makes exactly one request per call, sends the key and the bytes it
 // was given, and never takes nonsense for an answer.
 //
-// What a provider's right answers mean is for the adapter's own tests.
+// What a provider's right answers mean is for the adapter's own tests, except
+// what a look-up finds: which refund is ours must not be a guess anywhere.
 package providertest
 
 import (
@@ -35,12 +36,22 @@ type Factory struct {
 	// New returns an adapter that speaks to the base URL and signs in with the
 	// API key. Required.
 	New func(baseURL, apiKey string) (provider.Adapter, error)
+	// Found returns the body of a whole 200 answer of type application/json to
+	// a look-up by reference that lists these refunds, in this order. Required.
+	Found func(list ...Found) string
 	// KeyHeader is the header that carries the idempotency key.
 	// Defaults to "Idempotency-Key".
 	KeyHeader string
 	// Refund is one that the adapter can encode. Defaults to 12.50 TWD of
 	// payment pay_1.
 	Refund refund.Refund
+}
+
+// Found is a refund as the provider shows it.
+type Found struct {
+	ID      string         // the provider's
+	Refund  refund.Refund  // its reference, payment and amount
+	Outcome refund.Outcome // succeeded, pending or rejected (it failed)
 }
 
 // Run runs the suite as subtests of t.
@@ -64,6 +75,8 @@ func Run(t *testing.T, f Factory) {
 		"Case10_KeyAndBodyAreAlwaysTheSame": s.sameBytes,
 		"Case11_ChecksCarryNoKey":           s.checkKey,
 		"Case16_ConcurrentCallsDoNotMix":    s.concurrency,
+		"Case17_LookupNeverGuesses":         s.lookup,
+		"EarlierGenerationsAreNoTrace":      s.foreign,
 		"NonsenseIsUnknown":                 s.nonsense,
 		"TimeoutIsUnknownAndPrompt":         s.timeout,
 		"TransportErrorIsUnknown":           s.transportError,

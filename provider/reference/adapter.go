@@ -2,8 +2,9 @@
 // API that takes a refund by POST with an idempotency key and answers
 // questions about it by GET. It is also the pattern for other adapters.
 //
-// Three files: this one sends, encode.go makes the request's body, answers.go
-// says what every possible answer means.
+// The calls: this file sends, encode.go makes the request's body, answers.go
+// says what every possible answer means. What the provider says of itself:
+// notices.go and the files that it names.
 package reference
 
 import (

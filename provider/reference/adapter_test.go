@@ -3,6 +3,7 @@ package reference_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,6 +19,18 @@ func TestConformance(t *testing.T) {
 	providertest.Run(t, providertest.Factory{
 		New: func(baseURL, apiKey string) (provider.Adapter, error) {
 			return reference.New(reference.Config{BaseURL: baseURL, APIKey: func() string { return apiKey }})
+		},
+		Found: func(list ...providertest.Found) string {
+			entries := make([]string, len(list))
+			for i, f := range list {
+				status := string(f.Outcome)
+				if f.Outcome == refund.OutcomeRejected {
+					status = "failed"
+				}
+				entries[i] = fmt.Sprintf(`{"id":%q,"reference":%q,"payment_id":%q,"amount":%d,"currency":%q,"status":%q,"created_at":"2026-03-01T12:00:00Z"}`,
+					f.ID, f.Refund.ID, f.Refund.PaymentID, f.Refund.Amount.Value, f.Refund.Amount.Currency, status)
+			}
+			return `{"data":[` + strings.Join(entries, ",") + `]}`
 		},
 	})
 }

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
-	"strings"
+	"slices"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"refundgate/provider"
 	"refundgate/refund"
@@ -119,7 +117,7 @@ func (a answer) checkedByReference(q provider.Query) refund.Result {
 		return res
 	}
 	if a.status == http.StatusOK {
-		return a.list(q.Refund)
+		return a.list(q)
 	}
 	return a.listedError(checkErrors)
 }
@@ -180,19 +178,16 @@ func (a answer) single(want refund.Refund, id string) refund.Result {
 	if err != nil {
 		return a.unknown(refund.CodeUnreadable, err.Error())
 	}
-	if diff := got.differsFrom(want); diff != "" {
-		return a.unknown(refund.CodeContradiction, diff+" is not ours")
-	}
 	if id != "" && got.id != id {
 		return a.unknown(refund.CodeContradiction, "id is not the one asked for")
 	}
-	return a.byStatus(got)
+	return a.ours(got, want)
 }
 
-// list reads the refunds that carry our reference. More than one can be
-// right: a refund that failed and was resubmitted after a correction keeps its
-// reference. More than one that has not failed can't.
-func (a answer) list(want refund.Refund) refund.Result {
+// list reads the refunds that carry our reference. Those of the case's earlier
+// generations carry it too and are left out. One refund may be left: which of
+// several is this generation's would be a guess, and so would be a success.
+func (a answer) list(q provider.Query) refund.Result {
 	body, ok := a.json()
 	if !ok {
 		return a.unreadable()
@@ -202,59 +197,56 @@ func (a answer) list(want refund.Refund) refund.Result {
 	if !ok || json.Unmarshal(data, &entries) != nil || entries == nil {
 		return a.unknown(refund.CodeUnreadable, "no list of refunds")
 	}
-	if len(entries) == 0 {
-		return a.result(refund.OutcomeNotFound, "")
-	}
-	var live, failed []wireRefund
+	var found []wireRefund
+	others := false
 	for _, raw := range entries {
 		var o object
 		if err := json.Unmarshal(raw, &o); err != nil {
 			return a.unknown(refund.CodeUnreadable, "an entry of the list is not a refund")
 		}
 		got, err := readRefund(o)
-		if err != nil {
-			return a.unknown(refund.CodeUnreadable, err.Error())
-		}
-		diff := got.differsFrom(want)
 		switch {
-		case got.reference != want.ID:
-			// Someone else's. If the list holds nothing of ours it ends as a
-			// contradiction below, not as "not found".
-		case got.status == "failed" && diff == "":
-			failed = append(failed, got)
-		case got.status == "failed":
-			// An earlier, since corrected version of this refund.
-		case diff != "":
-			return a.unknown(refund.CodeContradiction, diff+" is not ours")
+		case err != nil:
+			return a.unknown(refund.CodeUnreadable, err.Error())
+		case slices.Contains(q.Foreign, got.id):
+		case got.reference != q.Refund.ID:
+			others = true
 		default:
-			live = append(live, got)
+			found = append(found, got)
 		}
 	}
 	switch {
-	case len(live) > 1:
-		return a.unknown(refund.CodeContradiction, fmt.Sprintf("%d refunds with our reference", len(live)))
-	case len(live) == 1:
-		return a.byStatus(live[0])
-	case len(failed) > 0:
-		return a.byStatus(failed[len(failed)-1])
+	case len(found) > 1:
+		return a.unknown(refund.CodeContradiction, fmt.Sprintf("%d refunds with our reference", len(found)))
+	case len(found) == 1:
+		return a.ours(found[0], q.Refund)
+	case others: // so they say nothing about "not found" either
+		return a.unknown(refund.CodeContradiction, "the list holds other refunds, not ours")
 	}
-	return a.unknown(refund.CodeContradiction, "the list holds other refunds, not ours")
+	return a.result(refund.OutcomeNotFound, "")
+}
+
+// ours says what a refund means that must be the one we asked about.
+func (a answer) ours(got wireRefund, want refund.Refund) refund.Result {
+	if diff := got.differsFrom(want); diff != "" {
+		return a.unknown(refund.CodeContradiction, diff+" is not ours")
+	}
+	return a.byStatus(got)
 }
 
 // byStatus says what a refund that is ours means.
 func (a answer) byStatus(got wireRefund) refund.Result {
+	outcome, listed := statuses[got.status]
 	var res refund.Result
 	switch {
-	case got.status == "failed":
-		res = a.result(refund.OutcomeRejected, a.code(got.failure))
+	case !listed:
+		res = a.unknown(refund.CodeUnreadable, "unknown status "+a.quote(got.status))
+	case outcome == refund.OutcomeRejected:
+		res = a.result(outcome, failureCode(got.failure, a.secret))
 	case got.failure != "":
 		res = a.unknown(refund.CodeContradiction, fmt.Sprintf("status %s with failure code %s", a.quote(got.status), a.quote(got.failure)))
-	case got.status == "succeeded":
-		res = a.result(refund.OutcomeSucceeded, "")
-	case got.status == "pending":
-		res = a.result(refund.OutcomePending, "")
 	default:
-		res = a.unknown(refund.CodeUnreadable, "unknown status "+a.quote(got.status))
+		res = a.result(outcome, "")
 	}
 	res.ProviderRefundID = got.id
 	return res
@@ -324,41 +316,7 @@ func (a answer) json() (object, bool) {
 	return o, true
 }
 
-// quote makes a value of the provider showable: without our key, without
-// control characters, short.
+// quote makes a value of the provider showable.
 func (a answer) quote(s string) string {
-	return fmt.Sprintf("%q", a.clean(s))
-}
-
-// code makes the provider's failure code storable. A code as the contract has
-// them passes unchanged.
-func (a answer) code(s string) string {
-	if s == "" {
-		return "failed"
-	}
-	return strings.ReplaceAll(a.clean(s), " ", "_")
-}
-
-func (a answer) clean(s string) string {
-	if a.secret != "" {
-		s = strings.ReplaceAll(s, a.secret, "***")
-	}
-	s = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
-	return cut(s, 64)
-}
-
-// cut shortens s to at most n bytes, between two characters.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
+	return fmt.Sprintf("%q", clean(s, a.secret))
 }

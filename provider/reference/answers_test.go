@@ -290,8 +290,8 @@ func TestAnswersToACheckByReference(t *testing.T) {
 		"ours pending":                         {list(ourRefund(succeeded, toPending)), result(refund.OutcomePending, "", "re_1")},
 		"ours failed":                          {list(oldFailed), result(refund.OutcomeRejected, "card_closed", "re_0")},
 		"ours with an unknown status":          {list(ourRefund("succeeded", "held")), result(refund.OutcomeUnknown, refund.CodeUnreadable, "re_1")},
-		"ours after a failed one":              {list(oldFailed, ourRefund()), result(refund.OutcomeSucceeded, "", "re_1")},
-		"ours after a failed, corrected one":   {list(strings.Replace(oldFailed, "1250", "99", 1), ourRefund()), result(refund.OutcomeSucceeded, "", "re_1")},
+		"ours and a failed one":                {list(oldFailed, ourRefund()), contradiction},
+		"ours failed twice":                    {list(oldFailed, ourRefund(succeeded, failed("x"))), contradiction},
 		"only a failed one with other content": {list(strings.Replace(oldFailed, "1250", "99", 1)), contradiction},
 		"ours among others":                    {list(ourRefund("re_1", "re_9", "r-1", "r-2"), ourRefund()), result(refund.OutcomeSucceeded, "", "re_1")},
 		"only others":                          {list(ourRefund("r-1", "r-2")), contradiction},
@@ -304,6 +304,30 @@ func TestAnswersToACheckByReference(t *testing.T) {
 		for name, c := range table {
 			c.check(t, name, c.answer.checkedByReference(provider.Query{Refund: ours()}))
 		}
+	}
+}
+
+func TestRefundsOfEarlierGenerationsAreNoTrace(t *testing.T) {
+	t.Parallel()
+	list := func(entries ...string) answer {
+		return got(200, `{"data":[`+strings.Join(entries, ",")+`]}`)
+	}
+	result := func(o refund.Outcome, code, id string) refund.Result {
+		return refund.Result{Outcome: o, Code: code, ProviderRefundID: id}
+	}
+	foreign := ourRefund("re_1", "re_0", succeeded, failed("card_closed"), "1250", "99")
+	for name, c := range map[string]answerCase{
+		"only theirs":              {list(foreign), result(refund.OutcomeNotFound, "", "")},
+		"theirs, succeeded":        {list(ourRefund("re_1", "re_0")), result(refund.OutcomeNotFound, "", "")},
+		"theirs twice":             {list(foreign, ourRefund("re_1", "re_00")), result(refund.OutcomeNotFound, "", "")},
+		"theirs and ours":          {list(foreign, ourRefund()), result(refund.OutcomeSucceeded, "", "re_1")},
+		"ours and theirs":          {list(ourRefund(succeeded, failed("x")), ourRefund("re_1", "re_0")), result(refund.OutcomeRejected, "x", "re_1")},
+		"theirs and ours, pending": {list(foreign, ourRefund(succeeded, toPending)), result(refund.OutcomePending, "", "re_1")},
+		"theirs and two of ours":   {list(foreign, ourRefund(), ourRefund("re_1", "re_2")), result(refund.OutcomeUnknown, refund.CodeContradiction, "")},
+		"theirs and another's":     {list(foreign, ourRefund("r-1", "r-2")), result(refund.OutcomeUnknown, refund.CodeContradiction, "")},
+		"theirs, unreadable":       {list(`{"id":"re_0"}`), result(refund.OutcomeUnknown, refund.CodeUnreadable, "")},
+	} {
+		c.check(t, name, c.answer.checkedByReference(provider.Query{Refund: ours(), Foreign: []string{"re_00", "re_0"}}))
 	}
 }
 

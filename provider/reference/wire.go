@@ -14,6 +14,16 @@ import (
 // become part of a URL, so anything else is not taken for one.
 var providerID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
+// statusFailed is the status of a refund that didn't work.
+const statusFailed = "failed"
+
+// statuses are what the contract lists. Another one says nothing.
+var statuses = map[string]refund.Outcome{
+	"succeeded":  refund.OutcomeSucceeded,
+	"pending":    refund.OutcomePending,
+	statusFailed: refund.OutcomeRejected,
+}
+
 // wireRefund is a refund as the provider describes it.
 type wireRefund struct {
 	id, reference, paymentID string
@@ -49,14 +59,9 @@ func readRefund(o object) (wireRefund, error) {
 	if json.Unmarshal(o["amount"], &r.amount.Value) != nil {
 		return wireRefund{}, errors.New("refund without a readable amount")
 	}
-	if raw, ok := o["failure"]; ok && string(raw) != "null" {
-		var f object
-		if json.Unmarshal(raw, &f) != nil {
-			return wireRefund{}, errors.New("refund without a readable failure")
-		}
-		r.failure, _ = f.text("code")
-	}
-	return r, nil
+	var err error
+	r.failure, err = o.failure()
+	return r, err
 }
 
 // differsFrom names the first member that contradicts the refund we asked
@@ -116,4 +121,18 @@ func (o object) text(name string) (string, bool) {
 		return "", false
 	}
 	return s, true
+}
+
+// failure returns the failure code of a refund, empty if it has none.
+func (o object) failure() (string, error) {
+	raw, ok := o["failure"]
+	if !ok || string(raw) == "null" {
+		return "", nil
+	}
+	var f object
+	if json.Unmarshal(raw, &f) != nil {
+		return "", errors.New("refund without a readable failure")
+	}
+	code, _ := f.text("code")
+	return code, nil
 }

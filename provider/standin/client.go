@@ -73,12 +73,22 @@ func (c *Client) Refunds(ctx context.Context) ([]Refund, error) {
 	return body.Refunds, err
 }
 
-// Executions returns how many refunds were executed for each reference. More
-// than one is money paid twice.
+// Executions returns how many refunds were executed for each reference,
+// AddRefund's and failed ones included. More than one that didn't fail is money
+// paid twice.
 func (c *Client) Executions(ctx context.Context) (map[string]int, error) {
 	var body refundsBody
 	err := c.call(ctx, http.MethodGet, "refunds", nil, &body)
 	return body.Executions, err
+}
+
+// AddRefund makes a refund without a request of the API, as somebody at the
+// provider's dashboard would: with any reference or none, and any amount. The
+// provider gives the id and the time; the status defaults to succeeded.
+func (c *Client) AddRefund(ctx context.Context, r Refund) (Refund, error) {
+	var made Refund
+	err := c.call(ctx, http.MethodPost, "refunds", r, &made)
+	return made, err
 }
 
 // SetStatus moves a refund, named by the provider's id, to a status; code is
@@ -103,6 +113,12 @@ func (c *Client) Deliveries(ctx context.Context) ([]Delivery, error) {
 	var body webhooksBody
 	err := c.call(ctx, http.MethodGet, "webhooks", nil, &body)
 	return body.Deliveries, err
+}
+
+// Redeliver sends the notification of an event, named in a Delivery, once more:
+// signed afresh and as the settings are now.
+func (c *Client) Redeliver(ctx context.Context, eventID string) error {
+	return c.call(ctx, http.MethodPost, "webhooks/"+url.PathEscape(eventID)+"/redeliver", nil, nil)
 }
 
 // Settlement returns the settlement report, a CSV file.

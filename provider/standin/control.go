@@ -1,6 +1,7 @@
 package standin
 
 import (
+	"cmp"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -55,12 +56,16 @@ func (s *Server) controlRoutes() http.Handler {
 		done(w, nil)
 	})
 	mux.HandleFunc("GET /control/refunds", s.getRefunds)
+	mux.HandleFunc("POST /control/refunds", s.postRefund)
 	mux.HandleFunc("PUT /control/refunds/{id}/status", s.putStatus)
 	mux.HandleFunc("PUT /control/payments/{id}", s.putPayment)
 	mux.HandleFunc("PUT /control/webhooks", s.putWebhooks)
 	mux.HandleFunc("GET /control/webhooks", func(w http.ResponseWriter, _ *http.Request) {
 		settings, deliveries := s.hooks.list()
 		writeJSON(w, webhooksBody{settings, deliveries})
+	})
+	mux.HandleFunc("POST /control/webhooks/{event}/redeliver", func(w http.ResponseWriter, r *http.Request) {
+		done(w, s.hooks.redeliver(r.PathValue("event")))
 	})
 	mux.HandleFunc("GET /control/settlement.csv", s.getSettlement)
 	return mux
@@ -99,16 +104,39 @@ func (s *Server) getRefunds(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, body)
 }
 
+// postRefund makes a refund without a request of the API, as somebody at the
+// provider's dashboard would.
+func (s *Server) postRefund(w http.ResponseWriter, r *http.Request) {
+	var body Refund
+	if err := readJSON(r, &body); err != nil {
+		done(w, err)
+		return
+	}
+	body.Status = cmp.Or(body.Status, statusSucceeded)
+	switch {
+	case body.PaymentID == "" || body.Amount <= 0 || !currencyCode.MatchString(body.Currency):
+		done(w, errors.New("a refund needs a payment_id, a positive amount in minor units and a currency such as TWD"))
+		return
+	case !known(body.Status):
+		done(w, errStatus)
+		return
+	}
+	made, err := s.refunds.add(body)
+	if err != nil {
+		done(w, err)
+		return
+	}
+	writeJSON(w, made)
+}
+
 func (s *Server) putStatus(w http.ResponseWriter, r *http.Request) {
 	var body statusBody
 	if err := readJSON(r, &body); err != nil {
 		done(w, err)
 		return
 	}
-	switch body.Status {
-	case statusSucceeded, statusPending, statusFailed:
-	default:
-		done(w, errors.New("status must be succeeded, pending or failed"))
+	if !known(body.Status) {
+		done(w, errStatus)
 		return
 	}
 	if body.Code != "" && body.Status != statusFailed {
@@ -138,6 +166,12 @@ func (s *Server) putWebhooks(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	done(w, s.hooks.set(body))
+}
+
+var errStatus = errors.New("status must be succeeded, pending or failed")
+
+func known(status string) bool {
+	return status == statusSucceeded || status == statusPending || status == statusFailed
 }
 
 // getSettlement writes the report: every refund that is over.
@@ -180,7 +214,7 @@ func done(w http.ResponseWriter, err error) {
 		return
 	}
 	status := http.StatusBadRequest
-	if errors.Is(err, errNoRefund) {
+	if errors.Is(err, errNoRefund) || errors.Is(err, errNoEvent) {
 		status = http.StatusNotFound
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -86,11 +86,17 @@
 // # The rest of /control
 //
 //	GET    /control/refunds               {"refunds": [Refund...], "executions": {"r-1": 1}}
+//	POST   /control/refunds               Refund: one made at the dashboard
 //	PUT    /control/refunds/{id}/status   {"status": "failed", "code": "card_closed"}
 //	PUT    /control/payments/{id}         {"amount": 5000, "currency": "TWD"}
 //	PUT    /control/webhooks              Webhooks
 //	GET    /control/webhooks              {"settings": Webhooks, "deliveries": [Delivery...]}
+//	POST   /control/webhooks/{event}/redeliver
 //	GET    /control/settlement.csv        the settlement report
+//
+// A notification leaves when the refund changes, which is before the answer of
+// a request that a fault delays. A status set later (a success that fails after
+// all) is told in the same way and changes the settlement report.
 //
 // Errors of /control are {"error": "sentence"}.
 package standin

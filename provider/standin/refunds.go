@@ -268,6 +268,27 @@ func firstReply(r Refund, f Fault) reply {
 	return jsonReply(http.StatusCreated, r)
 }
 
+// add makes a refund that nobody asked for with a request.
+func (s *refunds) add(made Refund) (Refund, error) {
+	r := &refundState{Refund: made}
+	r.ID, r.CreatedAt = newID("re_"), time.Now().UTC()
+	if r.Status != statusPending {
+		r.SettledAt = r.CreatedAt
+	}
+	s.mu.Lock()
+	err := s.file.append(stateLine{Refund: r})
+	if err == nil {
+		s.byID[r.ID] = r
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return Refund{}, fmt.Errorf("recording the refund: %w", err)
+	}
+	made = r.Refund
+	s.changed(made)
+	return made, nil
+}
+
 // setStatus moves a refund to a status; code is the failure code of a failed
 // one.
 func (s *refunds) setStatus(id, status, code string) error {

@@ -487,6 +487,58 @@ func TestSettlementReport(t *testing.T) {
 		r.ID+",r-1,pay_1,1250,TWD,succeeded,"+r.CreatedAt.Format(time.RFC3339)+"\n", string(report))
 }
 
+func TestSettlementReportFollowsLaterChanges(t *testing.T) {
+	t.Parallel()
+	s, c := start(t, standin.Options{})
+	late := refundOf(t, post(t, s, "r-1"))
+	byHand, err := c.AddRefund(t.Context(), standin.Refund{Reference: "r-2", PaymentID: "pay_2", Amount: 99, Currency: "JPY"})
+	require.NoError(t, err)
+	require.NoError(t, c.SetStatus(t.Context(), late.ID, "failed", "account_closed"))
+	report, err := c.Settlement(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, string(report), "\n"+late.ID+",r-1,pay_1,1250,TWD,failed,")
+	require.Contains(t, string(report), "\n"+byHand.ID+",r-2,pay_2,99,JPY,succeeded,")
+}
+
+func TestRefundsMadeByHand(t *testing.T) {
+	t.Parallel()
+	state := filepath.Join(t.TempDir(), "state")
+	s, c := start(t, standin.Options{StateFile: state})
+	made, err := c.AddRefund(t.Context(), standin.Refund{ID: "mine", Reference: "r-1", PaymentID: "pay_1", Amount: 99, Currency: "TWD"})
+	require.NoError(t, err)
+	require.NotEqual(t, "mine", made.ID, "the provider gives the id")
+	require.Equal(t, "succeeded", made.Status)
+	require.Equal(t, made, refundOf(t, get(t, s, "/v1/refunds/"+made.ID)))
+	require.Equal(t, map[string]int{"r-1": 1}, executions(t, c))
+	for want, r := range map[string]standin.Refund{
+		"needs a payment_id": {Amount: 1, Currency: "TWD"},
+		"positive amount":    {PaymentID: "pay_1", Currency: "TWD"},
+		"and a currency":     {PaymentID: "pay_1", Amount: 1},
+		"status must be":     {PaymentID: "pay_1", Amount: 1, Currency: "TWD", Status: "held"},
+	} {
+		_, err := c.AddRefund(t.Context(), r)
+		require.ErrorContains(t, err, want)
+	}
+	require.NoError(t, s.Close())
+	_, again := start(t, standin.Options{StateFile: state})
+	require.Equal(t, map[string]int{"r-1": 1}, executions(t, again), "it survives like any other")
+}
+
+func TestRefundsOfOneReferenceAreAllListed(t *testing.T) {
+	t.Parallel()
+	s, c := start(t, standin.Options{})
+	first := refundOf(t, post(t, s, "r-1"))
+	require.NoError(t, c.SetStatus(t.Context(), first.ID, "failed", "account_closed"))
+	corrected := strings.Replace(body("r-1"), "pay_1", "pay_2", 1)
+	second := refundOf(t, call(t.Context(), http.MethodPost, s.URL()+"/v1/refunds", "refund-r-1.g2", corrected))
+	require.Equal(t, "pay_2", second.PaymentID)
+	var found struct{ Data []standin.Refund }
+	require.NoError(t, json.Unmarshal([]byte(get(t, s, "/v1/refunds?reference=r-1").body), &found))
+	require.Len(t, found.Data, 2)
+	require.Equal(t, "failed", found.Data[0].Status)
+	require.Equal(t, second, found.Data[1])
+}
+
 func TestHundredsOfConnections(t *testing.T) {
 	t.Parallel()
 	s, c := start(t, standin.Options{})

@@ -35,6 +35,9 @@ type Webhooks struct {
 	ReorderMS int64 `json:"reorder_ms,omitempty"`
 	// ClockOffsetS is added to the time in the signature, in seconds.
 	ClockOffsetS int64 `json:"clock_offset_s,omitempty"`
+	// Omit names members of the refund that notifications leave out: id or
+	// reference.
+	Omit []string `json:"omit,omitempty"`
 	// Tries is how often a notification is sent until it gets a 2xx.
 	// Defaults to 5.
 	Tries int `json:"tries,omitempty"`
@@ -45,6 +48,11 @@ type Webhooks struct {
 func (w Webhooks) validate() error {
 	if w.DelayMS < 0 || w.ReorderMS < 0 || w.Tries < 0 || w.RetryMS < 0 {
 		return errors.New("numbers must not be negative")
+	}
+	for _, name := range w.Omit {
+		if name != "id" && name != "reference" {
+			return errors.New("omit may name id and reference")
+		}
 	}
 	if !w.Enabled {
 		return nil
@@ -67,13 +75,35 @@ type Delivery struct {
 	Status    int       `json:"status"` // HTTP status, 0 without an answer
 }
 
-// event is the body of a notification.
+// event is a change that notifications tell of.
 type event struct {
-	ID        string    `json:"id"`
-	Type      string    `json:"type"`
-	CreatedAt time.Time `json:"created_at"`
-	Data      Refund    `json:"data"`
+	id   string
+	at   time.Time
+	data Refund
 }
+
+func (ev *event) kind() string { return "refund." + ev.data.Status }
+
+// body returns the notification's body, without some of the refund's members.
+func (ev *event) body(omit []string) ([]byte, error) {
+	b, err := json.Marshal(ev.data)
+	if err != nil {
+		return nil, err
+	}
+	var data map[string]json.RawMessage
+	if err := json.Unmarshal(b, &data); err != nil {
+		return nil, err
+	}
+	for _, name := range omit {
+		delete(data, name)
+	}
+	return json.Marshal(map[string]any{"id": ev.id, "type": ev.kind(), "created_at": ev.at, "data": data})
+}
+
+var (
+	errNoEvent = errors.New("no such event")
+	errOff     = errors.New("webhooks are off")
+)
 
 // notifier sends notifications in the background until stopped.
 type notifier struct {
@@ -82,12 +112,13 @@ type notifier struct {
 
 	mu         sync.Mutex
 	settings   Webhooks
-	held       *event // waits for the next one, when reordering
+	events     map[string]*event // by id
+	held       *event            // waits for the next one, when reordering
 	deliveries []Delivery
 }
 
 func newNotifier(run func(func(context.Context))) *notifier {
-	return &notifier{run: run, client: &http.Client{
+	return &notifier{run: run, events: map[string]*event{}, client: &http.Client{
 		Timeout:       10 * time.Second,
 		Transport:     &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -119,7 +150,8 @@ func (n *notifier) notify(r Refund) {
 	if !w.Enabled {
 		return
 	}
-	ev := &event{ID: newID("evt_"), Type: "refund." + r.Status, CreatedAt: time.Now().UTC(), Data: r}
+	ev := &event{id: newID("evt_"), at: time.Now().UTC(), data: r}
+	n.events[ev.id] = ev
 	switch {
 	case !w.Reorder:
 		n.send(w, ev)
@@ -147,6 +179,21 @@ func (n *notifier) letGo(w Webhooks, ev *event) {
 	}
 }
 
+// redeliver sends an event once more, as the settings are now.
+func (n *notifier) redeliver(id string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ev, ok := n.events[id]
+	switch {
+	case !ok:
+		return errNoEvent
+	case !n.settings.Enabled:
+		return errOff
+	}
+	n.send(n.settings, ev)
+	return nil
+}
+
 // send delivers the events one after the other, in the background.
 func (n *notifier) send(w Webhooks, events ...*event) {
 	n.run(func(ctx context.Context) {
@@ -167,7 +214,7 @@ func (n *notifier) deliver(ctx context.Context, w Webhooks, ev *event) {
 	for range cmp.Or(w.Tries, 5) {
 		status := n.post(ctx, w, ev)
 		n.mu.Lock()
-		n.deliveries = append(n.deliveries, Delivery{ev.ID, ev.Type, ev.Data.Reference, time.Now().UTC(), status})
+		n.deliveries = append(n.deliveries, Delivery{ev.id, ev.kind(), ev.data.Reference, time.Now().UTC(), status})
 		n.mu.Unlock()
 		if status/100 == 2 || !sleep(ctx, ms(cmp.Or(w.RetryMS, 1000))) {
 			return
@@ -177,7 +224,7 @@ func (n *notifier) deliver(ctx context.Context, w Webhooks, ev *event) {
 
 // post returns the answer's status, or 0 if there was none.
 func (n *notifier) post(ctx context.Context, w Webhooks, ev *event) int {
-	body, err := json.Marshal(ev)
+	body, err := ev.body(w.Omit)
 	if err != nil { // own types always marshal
 		panic(err)
 	}

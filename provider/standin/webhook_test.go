@@ -1,6 +1,7 @@
 package standin_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -144,6 +145,57 @@ func TestCase27_WebhookIsRepeatedUntilStored(t *testing.T) {
 	}, 5*time.Second, 5*time.Millisecond)
 }
 
+func TestCase20_WebhookBeatsTheAnswer(t *testing.T) {
+	t.Parallel()
+	url, notices := receive(t)
+	s, c := start(t, standin.Options{})
+	require.NoError(t, c.SetWebhooks(t.Context(), standin.Webhooks{Enabled: true, URL: url, Secrets: []string{"k"}}))
+	require.NoError(t, c.SetPlan(t.Context(), standin.Rule{Fault: standin.Fault{Kind: standin.Delay, DelayMS: 60_000}}))
+	ctx, giveUp := context.WithCancel(t.Context())
+	answered := make(chan got, 1)
+	go func() { answered <- call(ctx, http.MethodPost, s.URL()+"/v1/refunds", "refund-r-1", body("r-1")) }()
+	require.Equal(t, "r-1", take(t, notices).Data.Reference)
+	require.Empty(t, answered, "the answer waits")
+	giveUp()
+	<-answered
+}
+
+func TestCase25_WebhooksLeaveMembersOut(t *testing.T) {
+	t.Parallel()
+	url, notices := receive(t)
+	s, c := start(t, standin.Options{})
+	for _, name := range []string{"id", "reference"} {
+		require.NoError(t, c.SetWebhooks(t.Context(), standin.Webhooks{Enabled: true, URL: url, Secrets: []string{"k"}, Omit: []string{name}}))
+		made := refundOf(t, post(t, s, "r-"+name))
+		var event struct{ Data map[string]any }
+		require.NoError(t, json.Unmarshal(take(t, notices).raw, &event))
+		require.NotContains(t, event.Data, name)
+		require.Len(t, event.Data, 6)
+		require.Equal(t, made.PaymentID, event.Data["payment_id"])
+	}
+}
+
+func TestCase26_WebhookIsRedeliveredOnDemand(t *testing.T) {
+	t.Parallel()
+	url, notices := receive(t)
+	s, c := start(t, standin.Options{})
+	settings := standin.Webhooks{Enabled: true, URL: url, Secrets: []string{"old"}, ClockOffsetS: -360}
+	require.NoError(t, c.SetWebhooks(t.Context(), settings))
+	post(t, s, "r-1")
+	first := take(t, notices)
+	post(t, s, "r-2")
+	take(t, notices)
+	settings.Secrets, settings.ClockOffsetS = []string{"new"}, 0
+	require.NoError(t, c.SetWebhooks(t.Context(), settings))
+	require.NoError(t, c.Redeliver(t.Context(), first.ID))
+	again := take(t, notices)
+	require.Equal(t, first.raw, again.raw)
+	require.NotEqual(t, first.signature, again.signature, "signed afresh, with what is set now")
+	require.ErrorContains(t, c.Redeliver(t.Context(), "evt_none"), "no such event")
+	require.NoError(t, c.SetWebhooks(t.Context(), standin.Webhooks{}))
+	require.ErrorContains(t, c.Redeliver(t.Context(), first.ID), "webhooks are off")
+}
+
 func TestBadWebhookSettingsAreRefused(t *testing.T) {
 	t.Parallel()
 	_, c := start(t, standin.Options{})
@@ -151,6 +203,7 @@ func TestBadWebhookSettingsAreRefused(t *testing.T) {
 		"url must be":     {Enabled: true, URL: "ftp://x", Secrets: []string{"k"}},
 		"secrets must":    {Enabled: true, URL: "http://127.0.0.1:1"},
 		"not be negative": {DelayMS: -1},
+		"omit may name":   {Omit: []string{"status"}},
 	} {
 		require.ErrorContains(t, c.SetWebhooks(t.Context(), w), want)
 	}
