@@ -205,8 +205,10 @@ func TestCase42_ConnectionDiesAtCommitOfANoticeOrADecision(t *testing.T) {
 			_, _, err = l.AddNotice(t.Context(), parked)
 			require.NoError(t, err)
 			toReview(t, l, "r-1")
+			settle := newAct("r-1", "a-1", refund.ActionSettle)
+			settle.Input.Version = theCase(t, l, "r-1").Version // the notice is in it
 			strike()
-			mustAct(t, l, newAct("r-1", "a-1", refund.ActionSettle))
+			mustAct(t, l, settle)
 			strike()
 			require.NoError(t, l.Save(t.Context(), reopen("r-1", refund.StatusSucceeded, time.Now())))
 			reject(t, l, "r-1")

@@ -100,6 +100,11 @@ func (l *Ledger) act(ctx context.Context, tx *sql.Tx, a Act) error {
 	if err := allows(c, a.Action, a.Input.Version); err != nil {
 		return err
 	}
+	if a.Action == refund.ActionSettle && a.Input.Version == 0 {
+		if err := weighed(ctx, tx, c); err != nil {
+			return err
+		}
+	}
 	if err := l.decide(ctx, tx, c, d, describeDecision(d)); err != nil {
 		return err
 	}
@@ -144,6 +149,22 @@ func allows(c refund.Case, a refund.Action, version int64) error {
 	}
 	if version != 0 && version != c.Version {
 		return refuse("it has changed since version %d and is at version %d now", version, c.Version)
+	}
+	return nil
+}
+
+// weighed refuses a settlement of whatever the case is by now while the provider
+// has reported something that its workflow doesn't know yet: the person can't
+// have weighed it, and it may settle the case by itself.
+func weighed(ctx context.Context, tx *sql.Tx, c refund.Case) error {
+	var news bool
+	err := tx.QueryRowContext(ctx, `
+		SELECT COUNT(*) > 0 FROM notices WHERE refund_id = ? AND told_at IS NULL`, c.Refund.ID).Scan(&news)
+	switch {
+	case err != nil:
+		return fmt.Errorf("looking for notices: %w", err)
+	case news:
+		return &ActionRefusedError{Why: "the provider has just reported something about it; look at the case again"}
 	}
 	return nil
 }

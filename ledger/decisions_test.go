@@ -147,6 +147,23 @@ func TestAct_Version(t *testing.T) {
 	require.Equal(t, c, mustAct(t, l, settle), "its own change is no reason to refuse a repeat")
 }
 
+// Who settles whatever the case is by now can't have weighed what the provider
+// has only just reported. Once the workflow knows of it, they can.
+func TestAct_NobodySettlesOverUnreadNews(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	accept(t, l, newRefund("r-1"))
+	toReview(t, l, "r-1")
+	addNotice(t, l, newNotice("evt_1", "r-1"))
+	settle := newAct("r-1", "a-1", refund.ActionSettle)
+	_, err := l.Act(t.Context(), settle)
+	requireActionRefused(t, "the provider has just reported something about it", err)
+	mustAct(t, l, newAct("r-1", "a-2", refund.ActionNote))
+
+	require.NoError(t, l.MarkTold(t.Context(), untoldOf(t, l, 10)[0]))
+	require.Equal(t, refund.StatusSucceeded, mustAct(t, l, settle).Status)
+}
+
 func TestAct_SameIDAgain(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)

@@ -78,6 +78,7 @@ type Ledger interface {
 	Pinger
 	Egresses
 	Totals
+	NoticeStore
 }
 
 // Options are what an API is made of. All fields without a default are
@@ -94,6 +95,14 @@ type Options struct {
 	// Relay.Wake. Defaults to nothing: the relay finds the refund by itself
 	// within a second.
 	Wake func()
+	// Notifications reads the notifications of the accounts that take them.
+	// Defaults to none.
+	Notifications map[string]NotificationReader
+	// WakeTeller is called after each notification that was stored and must
+	// not block; usually Teller.Wake. Defaults to nothing, as Wake.
+	WakeTeller func()
+	// Desk carries out the actions of people.
+	Desk Actor
 	// WebUIURL and Namespace make the link from a case to its workflow in the
 	// Temporal Web UI. Defaults to no link.
 	WebUIURL, Namespace string
@@ -122,12 +131,17 @@ func NewAPI(opts Options) (*API, error) {
 	if opts.Wake == nil {
 		opts.Wake = func() {}
 	}
+	if opts.WakeTeller == nil {
+		opts.WakeTeller = func() {}
+	}
 	a := &API{opts: opts, log: opts.Log, callers: callers, mux: http.NewServeMux(), intake: newIntakeCounter()}
 	a.route(intakePath, map[string]http.Handler{
-		http.MethodPost: a.allow(config.ScopeWrite, a.submit),
-		http.MethodGet:  a.allow(config.ScopeRead, a.list),
+		http.MethodPost: a.allow(a.submit, config.ScopeWrite),
+		http.MethodGet:  a.allow(a.list, config.ScopeRead, config.ScopeReview),
 	})
-	a.route("/v1/refunds/{id}", map[string]http.Handler{http.MethodGet: a.allow(config.ScopeRead, a.show)})
+	a.route("/v1/refunds/{id}", map[string]http.Handler{http.MethodGet: a.allow(a.show, config.ScopeRead, config.ScopeReview)})
+	a.route("/v1/refunds/{id}/actions/{action}", map[string]http.Handler{http.MethodPost: a.allow(a.act, config.ScopeReview)})
+	a.route("/v1/providers/{account}/notifications", map[string]http.Handler{http.MethodPost: http.HandlerFunc(a.notify)})
 	a.route("/healthz", map[string]http.Handler{http.MethodGet: http.HandlerFunc(a.health)})
 	a.route("/readyz", map[string]http.Handler{http.MethodGet: http.HandlerFunc(a.ready)})
 	a.route("/metrics", map[string]http.Handler{http.MethodGet: a.metrics()})
@@ -225,9 +239,9 @@ func acceptProblem(refundID string, err error) problem {
 			Message: fmt.Sprintf("is not what earlier refunds of the payment said: %s", mismatch.Known),
 		})
 	default:
-		return problemUnavailable.
+		return problemAway.
 			with("It is not certain whether the refund was accepted. Sending the same request again is safe.").
-			about(refundID).after(retryAfter)
+			about(refundID)
 	}
 }
 
@@ -240,14 +254,19 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
 		return refused(problemUnsupportedMedia.with("Send it as Content-Type: application/json in UTF-8, not compressed."))
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return refused(problemTooLarge.with(fmt.Sprintf("It may have %d bytes.", tooLarge.Limit)))
-	case err != nil:
-		return refused(problemMalformed.with("The body ended too early."))
+	if err != nil {
+		return refused(readProblem(err))
 	}
 	return body, nil
+}
+
+// readProblem is the answer to a body that could not be read whole.
+func readProblem(err error) problem {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return problemTooLarge.with(fmt.Sprintf("It may have %d bytes.", tooLarge.Limit))
+	}
+	return problemMalformed.with("The body ended too early.")
 }
 
 // bodyProblem is the answer to a body that DecodeRefund refused.

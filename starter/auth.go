@@ -51,17 +51,20 @@ func (a *API) identify(r *http.Request) (caller, bool) {
 	return found, ok
 }
 
-// allow lets those requests through to h whose client has the scope.
-func (a *API) allow(scope string, h func(http.ResponseWriter, *http.Request, caller)) http.Handler {
+// allow lets those requests through to h whose client has one of the scopes.
+func (a *API) allow(h func(http.ResponseWriter, *http.Request, caller), scopes ...string) http.Handler {
+	wanted := strings.Join(scopes, " or ")
+
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, ok := a.identify(r)
 		switch {
 		case !ok:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="refundgate"`)
 			a.refuse(w, r, c, problemUnauthorized)
-		case !slices.Contains(c.scopes, scope):
-			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="refundgate", error="insufficient_scope", scope=%q`, scope))
-			a.refuse(w, r, c, problemForbidden.with("It needs the scope "+scope+"."))
+		case !slices.ContainsFunc(scopes, func(s string) bool { return slices.Contains(c.scopes, s) }):
+			// One of them is enough; the header has no way to say "or".
+			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="refundgate", error="insufficient_scope", scope=%q`, scopes[0]))
+			a.refuse(w, r, c, problemForbidden.with("It needs the scope "+wanted+"."))
 		default:
 			h(w, r, c)
 		}

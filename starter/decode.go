@@ -28,22 +28,10 @@ const maxFieldErrors = 30
 // decide about money without a word. The error is a *refund.InvalidError that
 // names every bad field, or says why the body can't be read at all.
 func DecodeRefund(body []byte) (refund.Refund, error) {
-	if !utf8.Valid(body) {
-		return refund.Refund{}, &malformedError{"is not valid UTF-8"}
-	}
-	var root json.RawMessage
-	if err := json.Unmarshal(body, &root); err != nil {
-		reason := "is not valid JSON"
-		if at := (*json.SyntaxError)(nil); errors.As(err, &at) {
-			reason = fmt.Sprintf("is not one valid JSON document; see byte %d", at.Offset)
-		}
-		return refund.Refund{}, &malformedError{reason}
-	}
-
 	var d decoder
-	members, ok := d.object("", root, "refund_id", "account", "order_id", "payment_id", "amount", "payment_amount", "reason", "requested_by")
-	if !ok {
-		return refund.Refund{}, &malformedError{"must be a JSON object"}
+	members, err := d.document(body, "refund_id", "account", "order_id", "payment_id", "amount", "payment_amount", "reason", "requested_by")
+	if err != nil {
+		return refund.Refund{}, err
 	}
 	r := refund.Refund{
 		ID:          d.text("refund_id", members["refund_id"]),
@@ -60,14 +48,9 @@ func DecodeRefund(body []byte) (refund.Refund, error) {
 	}
 	r.PaymentAmount = d.money("payment_amount", members["payment_amount"])
 
-	var invalid *refund.InvalidError
-	if errors.As(r.Validate(), &invalid) {
-		for _, f := range invalid.Fields {
-			d.refuse(f.Field, f.Message)
-		}
-	}
-	if len(d.refused) > 0 {
-		return refund.Refund{}, &refund.InvalidError{Fields: d.refused}
+	d.refuseAll(r.Validate())
+	if err := d.invalid(""); err != nil {
+		return refund.Refund{}, err
 	}
 	return r, nil
 }
@@ -75,6 +58,47 @@ func DecodeRefund(body []byte) (refund.Refund, error) {
 // decoder collects what is wrong with the fields of a body.
 type decoder struct {
 	refused []refund.FieldError
+}
+
+// document reads a body that must be one JSON object and returns its known
+// members; what it refuses of the others it notes. The error is a
+// *malformedError.
+func (d *decoder) document(body []byte, known ...string) (map[string]json.RawMessage, error) {
+	if !utf8.Valid(body) {
+		return nil, &malformedError{"is not valid UTF-8"}
+	}
+	var root json.RawMessage
+	if err := json.Unmarshal(body, &root); err != nil {
+		reason := "is not valid JSON"
+		if at := (*json.SyntaxError)(nil); errors.As(err, &at) {
+			reason = fmt.Sprintf("is not one valid JSON document; see byte %d", at.Offset)
+		}
+		return nil, &malformedError{reason}
+	}
+	members, ok := d.object("", root, known...)
+	if !ok {
+		return nil, &malformedError{"must be a JSON object"}
+	}
+	return members, nil
+}
+
+// invalid returns what was refused, or nil if nothing was; what names the
+// input for people.
+func (d *decoder) invalid(what string) error {
+	if len(d.refused) == 0 {
+		return nil
+	}
+	return &refund.InvalidError{What: what, Fields: d.refused}
+}
+
+// refuseAll notes what a validation found.
+func (d *decoder) refuseAll(err error) {
+	var invalid *refund.InvalidError
+	if errors.As(err, &invalid) {
+		for _, f := range invalid.Fields {
+			d.refuse(f.Field, f.Message)
+		}
+	}
 }
 
 // refuse notes what is wrong with a field, unless the field or the object

@@ -42,6 +42,8 @@ var (
 	problemPaymentMismatch  = newProblem("payment-mismatch", http.StatusUnprocessableEntity, "The payment is known with another amount")
 	problemConflict         = newProblem("conflict", http.StatusConflict, "The refund id was used with other content")
 	problemUnavailable      = newProblem("unavailable", http.StatusServiceUnavailable, "The service is not available for the moment")
+	// problemAway: what is needed does not answer, and soon may.
+	problemAway = problemUnavailable.after(retryAfter)
 )
 
 func newProblem(name string, status int, title string) problem {

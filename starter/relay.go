@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -18,17 +17,10 @@ import (
 )
 
 const (
-	// relayInterval is how often a relay looks for refunds that it was not
-	// woken for: those of another process, or of a time when Temporal was down.
-	relayInterval = time.Second
 	// relayBatch is how many refunds a relay reads at a time.
 	relayBatch = 100
 	// startTimeout bounds one start.
 	startTimeout = 5 * time.Second
-	// While nothing can be started, passes are this far apart. The longest
-	// wait is also what a recovery costs the refunds that waited.
-	minRelayBackoff = time.Second
-	maxRelayBackoff = 5 * time.Second
 )
 
 // Backlog is what was accepted and not started yet. See ledger.Ledger.
@@ -49,65 +41,22 @@ type Relay struct {
 	backlog Backlog
 	starter WorkflowStarter
 	log     *slog.Logger
-	wake    chan struct{}
+	rounds  *rounds
 }
 
 // NewRelay returns a relay. It does nothing until Run.
 func NewRelay(backlog Backlog, starter WorkflowStarter, log *slog.Logger) *Relay {
-	return &Relay{backlog: backlog, starter: starter, log: log, wake: make(chan struct{}, 1)}
+	r := &Relay{backlog: backlog, starter: starter, log: log}
+	r.rounds = newRounds("workflows can't be started", r.pass, log)
+	return r
 }
 
 // Wake tells the relay that there is something to start. It never blocks.
-func (r *Relay) Wake() {
-	select {
-	case r.wake <- struct{}{}:
-	default: // it is awake, or about to be
-	}
-}
+func (r *Relay) Wake() { r.rounds.awake() }
 
 // Run relays until ctx ends. It goes on through any outage of Temporal or the
 // database.
-func (r *Relay) Run(ctx context.Context) {
-	for failures := 0; ; {
-		if err := r.pass(ctx); err == nil {
-			failures = 0
-		} else if ctx.Err() == nil {
-			failures++
-			r.log.WarnContext(ctx, "workflows can't be started; trying again", "failures", failures, "error", err)
-		}
-		if !r.rest(ctx, failures) {
-			return
-		}
-	}
-}
-
-// rest waits until the next pass is due and tells whether there is one.
-// During an outage a wake-up does not shorten the wait.
-func (r *Relay) rest(ctx context.Context, failures int) bool {
-	wait, wake := relayInterval, r.wake
-	if failures > 0 {
-		wait, wake = relayBackoff(failures), nil
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-wake:
-	case <-timer.C:
-	}
-	return ctx.Err() == nil
-}
-
-// relayBackoff doubles with every failed pass; jitter keeps several relays
-// from knocking together.
-func relayBackoff(failures int) time.Duration {
-	wait := maxRelayBackoff
-	if failures < 4 {
-		wait = min(wait, minRelayBackoff<<(failures-1))
-	}
-	return wait - rand.N(wait/4)
-}
+func (r *Relay) Run(ctx context.Context) { r.rounds.run(ctx) }
 
 // pass starts everything that is not started, the oldest first. It ends early
 // when Temporal or the database is away. A refund that Temporal refuses does
@@ -140,9 +89,15 @@ func (r *Relay) pass(ctx context.Context) error {
 	}
 }
 
-// start starts one refund's workflow. A run that was there before is left to
-// OpenCase, which marks the refund once its case is open: the run may be one
-// that somebody started directly, with other content, and that will fail.
+// start starts one refund's workflow. A run that is there is left to OpenCase,
+// which marks the refund once its case is open: the run may be one that
+// somebody started directly, with other content, and that will fail.
+//
+// A run that has ended is no reason not to start one: a refund that isn't
+// marked as started needs a run by definition. It is of a corrected generation,
+// which follows on a run that completed, or its only run was a direct start
+// with content that was refused. If another relay was quicker and its run has
+// ended already, ours finds the case closed and ends too.
 func (r *Relay) start(ctx context.Context, rf refund.Refund) (marked bool, err error) {
 	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -168,20 +123,21 @@ var (
 	attemptsKey = temporal.NewSearchAttributeKeyInt64(refund.AttributeTries)
 )
 
-// StartOptions returns how a refund's workflow is started, by whomever. If it
-// was started before, the start fails with a
-// *serviceerror.WorkflowExecutionAlreadyStarted, which is as good. The
-// summary and the search attributes are there from the first moment, so that
-// an operator sees the refund even while no worker runs; the workflow keeps
-// them up to date.
+// StartOptions returns how a refund's workflow is started, by whomever. While a
+// run is there the start fails with a
+// *serviceerror.WorkflowExecutionAlreadyStarted, which is as good. Runs that
+// have ended don't matter: the ledger knows whether there is anything left to
+// do, and a run that finds nothing ends at once.
+//
+// The summary and the search attributes are there from the first moment, so
+// that an operator sees the refund even while no worker runs; the workflow
+// keeps them up to date.
 func StartOptions(rf refund.Refund) client.StartWorkflowOptions {
 	return client.StartWorkflowOptions{
-		ID:                       refund.WorkflowID(rf.ID),
-		TaskQueue:                refund.TaskQueue,
-		WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
-		// A run that failed had no case: it was a direct start with content
-		// that was refused, and must not keep an accepted refund from running.
-		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
+		ID:                                       refund.WorkflowID(rf.ID),
+		TaskQueue:                                refund.TaskQueue,
+		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
 		StaticSummary:                            fmt.Sprintf("Refund %s of payment %s, order %s, account %s", rf.Amount, rf.PaymentID, rf.OrderID, rf.Account),
 		TypedSearchAttributes: temporal.NewSearchAttributes(
@@ -191,4 +147,13 @@ func StartOptions(rf refund.Refund) client.StartWorkflowOptions {
 			attemptsKey.ValueSet(0),
 		),
 	}
+}
+
+// restartOptions returns how the workflow of a refund is started that may have
+// had one before: only the workflow itself can say where the case stands.
+func restartOptions(rf refund.Refund) client.StartWorkflowOptions {
+	opts := StartOptions(rf)
+	opts.TypedSearchAttributes = temporal.NewSearchAttributes(accountKey.ValueSet(rf.Account), orderKey.ValueSet(rf.OrderID))
+	opts.WorkflowIDConflictPolicy = enumspb.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING
+	return opts
 }

@@ -10,17 +10,21 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
 
 	"refundgate/internal/config"
 	"refundgate/internal/telemetry"
 	"refundgate/internal/telemetry/prom"
 	"refundgate/internal/testenv"
 	"refundgate/ledger"
+	"refundgate/refund"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -30,6 +34,7 @@ const (
 	writeToken  = "token-that-writes"
 	readToken   = "token-that-reads"
 	ordersToken = "token-that-does-both"
+	reviewToken = "token-that-reviews"
 )
 
 func testClients() []config.Client {
@@ -41,6 +46,7 @@ func testClients() []config.Client {
 		{Name: "writer", TokenSHA256: hash(writeToken), Scopes: []string{config.ScopeWrite}},
 		{Name: "reader", TokenSHA256: hash(readToken), Scopes: []string{config.ScopeRead}},
 		{Name: "orders", TokenSHA256: hash(ordersToken), Scopes: []string{config.ScopeWrite, config.ScopeRead}},
+		{Name: "reviewer", TokenSHA256: hash(reviewToken), Scopes: []string{config.ScopeReview}},
 	}
 }
 
@@ -55,32 +61,48 @@ const testDeadline = 15 * time.Minute
 
 // intake is an intake API on real HTTP.
 type intake struct {
-	t    *testing.T
-	api  *API
-	url  string
-	logs *testenv.Logs
+	t     *testing.T
+	api   *API
+	url   string
+	logs  *testenv.Logs
+	tells atomic.Int64 // how often the teller was woken
 }
 
-// newIntake serves an API on the ledger; wake may be nil.
+// newIntake serves an API on the ledger; wake may be nil. Its desk reaches no
+// workflow.
 func newIntake(t *testing.T, l Ledger, wake func()) *intake {
 	t.Helper()
-	logs := &testenv.Logs{}
-	api, err := NewAPI(Options{
-		Ledger:    l,
-		Accounts:  []config.Account{testAccount("main"), testAccount("second")},
-		Clients:   testClients(),
-		Deadline:  testDeadline,
-		Wake:      wake,
-		WebUIURL:  "http://ui.example/",
-		Namespace: "refunds",
-		Metrics:   prom.NewProcess(),
-		Log:       telemetry.NewLogger(logs, telemetry.FormatJSON, slog.LevelInfo),
+	return newDeskIntake(t, l, wake, nil)
+}
+
+// newDeskIntake is newIntake with a desk.
+func newDeskIntake(t *testing.T, l Ledger, wake func(), desk Actor) *intake {
+	t.Helper()
+	i := &intake{t: t, logs: &testenv.Logs{}}
+	var err error
+	i.api, err = NewAPI(Options{
+		Ledger:        l,
+		Accounts:      []config.Account{testAccount("main"), testAccount("second")},
+		Clients:       testClients(),
+		Deadline:      testDeadline,
+		Wake:          wake,
+		Notifications: testNotifications(),
+		WakeTeller:    func() { i.tells.Add(1) },
+		Desk:          desk,
+		WebUIURL:      "http://ui.example/",
+		Namespace:     "refunds",
+		Metrics:       prom.NewProcess(),
+		Log:           telemetry.NewLogger(i.logs, telemetry.FormatJSON, slog.LevelInfo),
 	})
 	require.NoError(t, err)
-	srv := httptest.NewServer(api)
+	srv := httptest.NewServer(i.api)
 	t.Cleanup(srv.Close)
-	return &intake{t: t, api: api, url: srv.URL, logs: logs}
+	i.url = srv.URL
+	return i
 }
+
+// woken tells how often the teller was woken.
+func (i *intake) woken() int { return int(i.tells.Load()) }
 
 // newLedger opens a ledger on the migrated database.
 func newLedger(t *testing.T, dsn string) *ledger.Ledger {
@@ -107,8 +129,11 @@ func dial(t *testing.T, hostPort, namespace string) client.Client {
 	return c
 }
 
-// runRelay runs a relay until the test ends.
-func runRelay(t *testing.T, r *Relay) {
+// runner is a relay, a teller or a digest.
+type runner interface{ Run(ctx context.Context) }
+
+// runRelay runs a relay, or what else runs beside the API, until the test ends.
+func runRelay(t *testing.T, r runner) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -120,6 +145,16 @@ func runRelay(t *testing.T, r *Relay) {
 		stop()
 		<-done
 	})
+}
+
+// runWorkflow serves fn as the refund's workflow until the test ends.
+func runWorkflow(t *testing.T, c client.Client, fn any) worker.Worker {
+	t.Helper()
+	w := worker.New(c, refund.TaskQueue, worker.Options{})
+	w.RegisterWorkflowWithOptions(fn, workflow.RegisterOptions{Name: refund.WorkflowType})
+	require.NoError(t, w.Start())
+	t.Cleanup(w.Stop)
+	return w
 }
 
 // answer is a whole HTTP answer.

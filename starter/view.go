@@ -17,18 +17,28 @@ import (
 type caseSummary struct {
 	refund.Case
 	// Calls hides Case.Calls, which is not read for a summary: leaving it out
-	// is honest, an empty list would not be.
-	Calls *struct{} `json:"calls,omitempty"`
+	// is honest, an empty list would not be. So with Notices and Decisions.
+	Calls     *struct{} `json:"calls,omitempty"`
+	Notices   *struct{} `json:"notices,omitempty"`
+	Decisions *struct{} `json:"decisions,omitempty"`
 	// WebUIURL is the case's workflow in the Temporal Web UI.
 	WebUIURL string `json:"web_ui_url,omitempty"`
 }
 
-// caseTrail is a case with everything that has happened to it: the calls and,
-// beside them, the events.
+// caseTrail is a case with everything that has happened to it: the calls, the
+// notices, the decisions and, beside them, the events, which tell of all but
+// the calls once more in words.
 type caseTrail struct {
 	refund.Case
 	Events   []refund.Event `json:"events"`
 	WebUIURL string         `json:"web_ui_url,omitempty"`
+}
+
+// caseDetail is a case with all that is known about it but its events: the
+// answer to an action.
+type caseDetail struct {
+	refund.Case
+	WebUIURL string `json:"web_ui_url,omitempty"`
 }
 
 type casePage struct {
@@ -39,6 +49,13 @@ type casePage struct {
 
 func (a *API) summary(c refund.Case) caseSummary {
 	return caseSummary{Case: c, WebUIURL: a.webUIURL(c.Refund.ID)}
+}
+
+func (a *API) detail(c refund.Case) caseDetail {
+	if c.Calls == nil {
+		c.Calls = []refund.Call{}
+	}
+	return caseDetail{Case: c, WebUIURL: a.webUIURL(c.Refund.ID)}
 }
 
 func (a *API) trail(c refund.Case, events []refund.Event) caseTrail {

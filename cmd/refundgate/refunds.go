@@ -62,10 +62,7 @@ func newRefundsList(a *app) *cobra.Command {
 			return err
 		}
 		if *out == outputJSON {
-			return printJSON(cmd.OutOrStdout(), struct {
-				Cases []refund.Case `json:"cases"`
-				Next  string        `json:"next_cursor,omitempty"`
-			}{slices.Concat([]refund.Case{}, page.Cases), page.Next})
+			return printCasesJSON(cmd.OutOrStdout(), page)
 		}
 		return printCases(cmd.OutOrStdout(), page)
 	}
@@ -82,10 +79,23 @@ func printCases(w io.Writer, page ledger.Page) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	if page.Next != "" {
-		fmt.Fprintf(w, "more: --cursor %s\n", page.Next)
+	return printNext(w, page)
+}
+
+func printCasesJSON(w io.Writer, page ledger.Page) error {
+	return printJSON(w, struct {
+		Cases []refund.Case `json:"cases"`
+		Next  string        `json:"next_cursor,omitempty"`
+	}{append([]refund.Case{}, page.Cases...), page.Next}) // none is [], not null
+}
+
+// printNext tells how to go on after a page that isn't the last.
+func printNext(w io.Writer, page ledger.Page) error {
+	if page.Next == "" {
+		return nil
 	}
-	return nil
+	_, err := fmt.Fprintf(w, "more: --cursor %s\n", page.Next)
+	return err
 }
 
 func newRefundsShow(a *app) *cobra.Command {
@@ -151,6 +161,10 @@ func printCase(w io.Writer, c refund.Case, events []refund.Event) error {
 	row("owner", c.Owner)
 	row("provider's id", c.ProviderRefundID)
 	row("attempts", fmt.Sprint(c.Attempts))
+	if c.Generation > 1 {
+		row("generation", fmt.Sprint(c.Generation))
+	}
+	row("version", fmt.Sprint(c.Version))
 	row("accepted", stamp(c.AcceptedAt))
 	row("deadline", stamp(c.DeadlineAt))
 	if c.ClosedAt != nil {
@@ -166,7 +180,7 @@ func printCase(w io.Writer, c refund.Case, events []refund.Event) error {
 		if call.StartedAt != nil {
 			at = *call.StartedAt
 		}
-		lines = append(lines, trailLine{at, "call", fmt.Sprintf("%s %d (%s)", call.Key.Kind, call.Key.Seq, call.Origin), outcomeOf(call)})
+		lines = append(lines, trailLine{at, "call", nameOf(call), outcomeOf(call)})
 	}
 	for _, e := range events {
 		lines = append(lines, trailLine{e.At, e.Actor, e.Action, e.Detail})
@@ -177,6 +191,14 @@ func printCase(w io.Writer, c refund.Case, events []refund.Event) error {
 		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\n", stamp(l.at), l.who, l.what, l.how)
 	}
 	return tw.Flush()
+}
+
+// nameOf says which call it is, and why it was made.
+func nameOf(call refund.Call) string {
+	if call.Key.Generation > 1 {
+		return fmt.Sprintf("%s %d of generation %d (%s)", call.Key.Kind, call.Key.Seq, call.Key.Generation, call.Origin)
+	}
+	return fmt.Sprintf("%s %d (%s)", call.Key.Kind, call.Key.Seq, call.Origin)
 }
 
 // outcomeOf puts what became of a call into a few words.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -13,14 +14,16 @@ import (
 func newServe(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
-		Short: "Run the intake API and start the workflows of what was accepted",
-		Long: `Serves the intake API (POST and GET /v1/refunds, /healthz, /readyz) at http.listen
-and /metrics there, for Prometheus: its own, and those of the egress, wherever
-that runs.
+		Short: "Run the intake API, take notifications, and start and tell workflows",
+		Long: `Serves the intake API (POST and GET /v1/refunds, the actions on a case, the
+providers' notifications, /healthz, /readyz) at http.listen and /metrics there,
+for Prometheus: its own, and those of the egress, wherever that runs.
 
-It serves until it is told to stop; then it turns unready, finishes the requests in work
-and ends. A refund is in the database before it is answered for; its workflow
-is started as soon as Temporal is there.`,
+It serves until it is told to stop; then it turns unready, finishes the requests
+in work and ends. A refund or a notification is in the database before it is
+answered for; its workflow is started, or told, as soon as Temporal is there.
+
+What waits for people is logged every five minutes, as the event review.digest.`,
 		Example: `  refundgate serve --config refundgate.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,28 +49,44 @@ is started as soon as Temporal is there.`,
 	}
 }
 
-// serve runs the intake API on ln, and the relay, until ctx ends. The relay
-// outlives the API, so that what is accepted last is still started.
+// serve runs the intake API on ln, and beside it what starts and tells
+// workflows and reminds people, until ctx ends. Those outlive the API, so that
+// what comes last is still passed on.
 func (p *parts) serve(ctx context.Context, ln net.Listener) error {
 	relay := starter.NewRelay(p.ledger, p.temporal, p.log)
-	api, err := starter.NewAPI(starter.Options{
-		Ledger: p.ledger, Accounts: p.cfg.Accounts, Clients: p.cfg.Clients, Deadline: p.cfg.Policy.Deadline,
-		Wake: relay.Wake, WebUIURL: p.cfg.Temporal.WebUIURL, Namespace: p.cfg.Temporal.Namespace,
-		Metrics: p.metrics, Log: p.log,
-	})
+	teller := starter.NewTeller(p.ledger, p.temporal, p.log)
+	digest := &starter.Digest{Waiting: p.ledger, Log: p.log}
+	api, err := p.api(relay, teller)
 	if err != nil {
 		_ = ln.Close() // the other error is the one to tell
 		return err
 	}
-	relaying, stop := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		relay.Run(relaying)
-	}()
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	for _, run := range []func(context.Context){relay.Run, teller.Run, digest.Run} {
+		running.Go(func() { run(background) })
+	}
 	server := &starter.Server{Handler: api, Drain: api.Drain, DrainDelay: p.cfg.HTTP.DrainDelay, Log: p.log}
 	err = server.Serve(ctx, ln)
 	stop()
-	<-done
+	running.Wait()
 	return err
+}
+
+func (p *parts) api(relay *starter.Relay, teller *starter.Teller) (*starter.API, error) {
+	readers, err := notifications(p.cfg)
+	if err != nil {
+		return nil, err
+	}
+	return starter.NewAPI(starter.Options{
+		Ledger: p.ledger, Accounts: p.cfg.Accounts, Clients: p.cfg.Clients, Deadline: p.cfg.Policy.Deadline,
+		Wake: relay.Wake, Notifications: readers, WakeTeller: teller.Wake, Desk: p.desk(relay.Wake),
+		WebUIURL: p.cfg.Temporal.WebUIURL, Namespace: p.cfg.Temporal.Namespace, Metrics: p.metrics, Log: p.log,
+	})
+}
+
+// desk returns what carries out the actions of people. wake is called when a
+// workflow is to be started; it may be nil.
+func (p *parts) desk(wake func()) *starter.Desk {
+	return &starter.Desk{Ledger: p.ledger, Temporal: p.temporal, Deadline: p.cfg.Policy.Deadline, Wake: wake}
 }

@@ -106,8 +106,7 @@ func (a *app) submit(cmd *cobra.Command, r refund.Refund, out output) error {
 	if err != nil {
 		return err
 	}
-	started := p.startNow(ctx, r)
-	if started != nil {
+	if started := p.startNow(ctx, c); started != nil {
 		log.WarnContext(ctx, "the refund is accepted; its workflow will be started by `refundgate serve` once Temporal is there", "error", started)
 	}
 	if out == outputJSON {
@@ -121,8 +120,12 @@ func (a *app) submit(cmd *cobra.Command, r refund.Refund, out output) error {
 	return nil
 }
 
-// startNow starts the refund's workflow, if it wasn't.
-func (p *parts) startNow(ctx context.Context, r refund.Refund) error {
+// startNow starts the workflow of an open case, unless one runs.
+func (p *parts) startNow(ctx context.Context, c refund.Case) error {
+	if !c.Open() {
+		return nil
+	}
+	r := c.Refund
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	_, err := p.temporal.ExecuteWorkflow(ctx, starter.StartOptions(r), refund.WorkflowType, r)

@@ -141,6 +141,11 @@ type Account struct {
 	// APIKey. Only the process that owns the egress needs it.
 	APIKeyEnv  string `yaml:"api_key_env"`
 	APIKeyFile string `yaml:"api_key_file"`
+	// NotificationSecrets name where the secrets are with which the provider
+	// signs its notifications: one, or for the time of a rotation the old and
+	// the new one. Only the processes that serve need them. Defaults to none:
+	// notifications for the account are not taken.
+	NotificationSecrets []SecretSource `yaml:"notification_secrets"`
 	// StartsPerSecond is how many calls may start per second, evenly spaced.
 	// Defaults to 5.
 	StartsPerSecond float64 `yaml:"starts_per_second"`
@@ -160,6 +165,12 @@ type Account struct {
 	Breaker Breaker `yaml:"breaker"`
 	// Contract is what the provider promises.
 	Contract Contract `yaml:"contract"`
+}
+
+// SecretSource names where a secret is: one of the two.
+type SecretSource struct {
+	Env  string `yaml:"env"`  // name of an environment variable
+	File string `yaml:"file"` // path of a file; its trailing newline doesn't count
 }
 
 // Endpoints are the limits that a provider sets for one of its endpoints.
@@ -306,4 +317,18 @@ func (a Account) APIKey(env func(string) string) (Secret, error) {
 		return "", fmt.Errorf("accounts.%s has no API key; set api_key_env or api_key_file", a.Name)
 	}
 	return key, nil
+}
+
+// ReadNotificationSecrets reads the account's notification secrets from where
+// the configuration says they are; nil if it names none.
+func (a Account) ReadNotificationSecrets(env func(string) string) ([]Secret, error) {
+	var secrets []Secret
+	for i, source := range a.NotificationSecrets {
+		secret, err := readSecret(source.Env, source.File, env)
+		if err != nil {
+			return nil, fmt.Errorf("accounts.%s.notification_secrets[%d]: %w", a.Name, i, err)
+		}
+		secrets = append(secrets, secret)
+	}
+	return secrets, nil
 }

@@ -31,8 +31,10 @@ func TestExample(t *testing.T) {
 	want := Default()
 	sum := sha256.Sum256([]byte("example-token-never-use-this-one"))
 	want.Clients = []Client{{Name: "orders", TokenSHA256: hex.EncodeToString(sum[:]), Scopes: []string{"refunds:write", "refunds:read"}}}
+	want.Defaults.NotificationSecrets = []SecretSource{} // how the file says none
 	main := want.Defaults
 	main.Name, main.BaseURL, main.APIKeyEnv = "main", "http://127.0.0.1:8490", "REFUNDGATE_MAIN_API_KEY"
+	main.NotificationSecrets = []SecretSource{{Env: "REFUNDGATE_MAIN_NOTIFICATION_SECRET"}}
 	want.Accounts = []Account{main}
 	require.Equal(t, want, cfg)
 
@@ -49,7 +51,9 @@ func TestExample(t *testing.T) {
 func missingKeys(missing *[]string, path string, typ reflect.Type, n ast.Node) {
 	switch typ.Kind() {
 	case reflect.Slice:
-		missingKeys(missing, path+"[]", typ.Elem(), n.(*ast.SequenceNode).Values[0])
+		if values := n.(*ast.SequenceNode).Values; len(values) > 0 { // an empty list stands for its default
+			missingKeys(missing, path+"[]", typ.Elem(), values[0])
+		}
 	case reflect.Struct:
 		for i := range typ.NumField() {
 			field := typ.Field(i)
@@ -231,6 +235,10 @@ func TestRefusals(t *testing.T) {
 		"accounts: {main: {base_url: \"http://u:p@x\"}}":                     "accounts.main.base_url must have no user, query or fragment; credentials are configured on their own",
 		account + "adapter: paypal}}":                                        `accounts.main.adapter is "paypal", which does not exist; there is reference`,
 		account + "api_key_env: A, api_key_file: b}}":                        `accounts.main has api_key_env and api_key_file; keep one (an inherited one is removed with "")`,
+		account + "notification_secrets: [{}]}}":                             "accounts.main.notification_secrets[0] must name where the secret is: env or file, one of the two",
+		account + "notification_secrets: [{env: A, file: b}]}}":              "accounts.main.notification_secrets[0] must name where the secret is: env or file, one of the two",
+		account + "notification_secrets: [{env: A}, {file: A}, {env: A}]}}":  "accounts.main.notification_secrets[2] is there twice; a rotation needs two different secrets",
+		account + "notification_secrets: [hunter2]}}":                        ":1: accounts.main.notification_secrets[0] must be a mapping of keys to values",
 		account + "starts_per_second: 0}}":                                   "accounts.main.starts_per_second must be from 0.01 to 1000; it is 0",
 		account + "starts_per_second: -5}}":                                  "accounts.main.starts_per_second must be from 0.01 to 1000; it is -5",
 		account + "starts_per_second: .inf}}":                                "accounts.main.starts_per_second must be ",

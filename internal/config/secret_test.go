@@ -52,3 +52,19 @@ func TestAPIKey(t *testing.T) {
 	_, err = Account{Name: "main", APIKeyFile: write(t, "\n")}.APIKey(env)
 	require.ErrorContains(t, err, "is empty")
 }
+
+func TestNotificationSecrets(t *testing.T) {
+	t.Parallel()
+	env := func(k string) string { return map[string]string{"OLD": "from-env"}[k] }
+	sources := []SecretSource{{Env: "OLD"}, {File: write(t, "from-file\n")}}
+
+	secrets, err := Account{Name: "main", NotificationSecrets: sources}.ReadNotificationSecrets(env)
+	require.NoError(t, err)
+	require.Equal(t, []Secret{"from-env", "from-file"}, secrets)
+
+	secrets, err = Account{Name: "main"}.ReadNotificationSecrets(env)
+	require.NoError(t, err)
+	require.Empty(t, secrets)
+	_, err = Account{Name: "main", NotificationSecrets: append(sources, SecretSource{Env: "NEXT"})}.ReadNotificationSecrets(env)
+	require.EqualError(t, err, "accounts.main.notification_secrets[2]: the environment variable NEXT is empty or not set")
+}

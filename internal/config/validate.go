@@ -169,6 +169,7 @@ func (a Account) validate(v *violations, path string, p Policy) {
 	if a.APIKeyEnv != "" && a.APIKeyFile != "" {
 		v.add("%s has api_key_env and api_key_file; keep one (an inherited one is removed with \"\")", path)
 	}
+	validateSecrets(v, path+".notification_secrets", a.NotificationSecrets)
 	if !(a.StartsPerSecond >= minStartsPerSecond && a.StartsPerSecond <= maxStartsPerSecond) {
 		v.add("%s.starts_per_second must be from %v to %v; it is %v", path, minStartsPerSecond, maxStartsPerSecond, a.StartsPerSecond)
 	}
@@ -186,6 +187,20 @@ func (a Account) validate(v *violations, path string, p Policy) {
 	a.Endpoints.Check.validate(v, path+".endpoints.check", a)
 	a.Breaker.validate(v, path+".breaker", a)
 	a.Contract.validate(v, path+".contract", p)
+}
+
+func validateSecrets(v *violations, path string, sources []SecretSource) {
+	seen := map[SecretSource]bool{}
+	for i, source := range sources {
+		key := fmt.Sprintf("%s[%d]", path, i)
+		switch {
+		case (source.Env == "") == (source.File == ""):
+			v.add("%s must name where the secret is: env or file, one of the two", key)
+		case seen[source]:
+			v.add("%s is there twice; a rotation needs two different secrets", key)
+		}
+		seen[source] = true
+	}
 }
 
 func (e Endpoint) validate(v *violations, path string, a Account) {
