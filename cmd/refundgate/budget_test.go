@@ -97,13 +97,17 @@ type dueCall struct {
 	due time.Time
 }
 
-// withDue replays the decisions of a case.
+// withDue replays the decisions of a case and returns those of its calls that
+// were sent: on a busy machine one may miss its slot.
 func withDue(c refund.Case) []dueCall {
 	then := c
 	then.Status, then.Attempts = refund.StatusQueued, 0
 	var all []dueCall
 	for i, call := range c.Calls {
 		then.Calls = c.Calls[:i]
+		if call.StartedAt == nil {
+			continue
+		}
 		step := workflows.Decide(then, refund.DefaultPolicy(), c.AcceptedAt)
 		all = append(all, dueCall{call, step.At})
 	}
