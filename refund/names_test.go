@@ -39,11 +39,7 @@ func TestNamesAreFixed(t *testing.T) {
 		"deadline_unsent", "deadline_unknown", "deadline_pending", "deadline_busy", "attempts_exhausted", "checks_exhausted",
 		"key_expired", "resend_not_safe", "idempotency_mismatch", "ambiguous_reject", "unsupported",
 		"late_failure", "contradiction",
-	}, []refund.ReviewReason{
-		refund.ReviewDeadlineUnsent, refund.ReviewDeadlineUnknown, refund.ReviewDeadlinePending, refund.ReviewDeadlineBusy, refund.ReviewAttempts,
-		refund.ReviewChecks, refund.ReviewKeyExpired, refund.ReviewNoSafeResend, refund.ReviewMismatch, refund.ReviewAmbiguousReject, refund.ReviewUnsupported,
-		refund.ReviewLateFailure, refund.ReviewContradiction,
-	})
+	}, refund.ReviewReasons)
 	require.Equal(t, []string{
 		"timeout", "disconnected", "unreadable", "contradiction", "lost", "connect_failed", "cancelled", "deadline", "shutdown",
 		"not_owner", "breaker_open", "stopped", "stale_intent", "exhausted", "closed", "abandoned", "storage", "unsupported", "key_taken", "no_request",

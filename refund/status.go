@@ -78,6 +78,12 @@ const (
 	ReviewUnsupported ReviewReason = "unsupported"
 )
 
+// ReviewReasons lists every reason.
+var ReviewReasons = []ReviewReason{
+	ReviewDeadlineUnsent, ReviewDeadlineUnknown, ReviewDeadlinePending, ReviewDeadlineBusy, ReviewAttempts, ReviewChecks,
+	ReviewKeyExpired, ReviewNoSafeResend, ReviewMismatch, ReviewAmbiguousReject, ReviewUnsupported, ReviewLateFailure, ReviewContradiction,
+}
+
 // Sticky tells whether only people end a review of this reason: what is known
 // contradicts itself, and one more fact wouldn't settle it.
 func (r ReviewReason) Sticky() bool {

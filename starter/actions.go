@@ -14,9 +14,6 @@ import (
 	"refundgate/refund"
 )
 
-// eventAction is the log event of an action that was carried out.
-const eventAction = "review.action"
-
 // headerActionID names an action, so that it can be sent again without being
 // carried out twice.
 const headerActionID = "Idempotency-Key"
@@ -68,7 +65,7 @@ func (a *API) act(w http.ResponseWriter, r *http.Request, by caller) {
 		a.refuse(w, r, by, p, about...)
 		return
 	}
-	telemetry.Event(ctx, a.log, slog.LevelInfo, eventAction, append(about,
+	telemetry.Event(ctx, a.log, slog.LevelInfo, telemetry.EventReviewAction, append(about,
 		slog.String("action_id", id), slog.String("status", string(c.Status)), slog.String("client", by.name))...)
 	writeJSON(w, http.StatusOK, a.detail(c))
 }

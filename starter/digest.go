@@ -9,9 +9,6 @@ import (
 	"refundgate/ledger"
 )
 
-// eventDigest is the log event that says what waits for people.
-const eventDigest = "review.digest"
-
 // digestInterval is how often it is said.
 const digestInterval = 5 * time.Minute
 
@@ -65,6 +62,6 @@ func (d *Digest) remind(ctx context.Context) error {
 	if w.OldestAcceptedAt != nil {
 		about = append(about, slog.Int64("oldest_age_seconds", int64(time.Since(*w.OldestAcceptedAt).Seconds())))
 	}
-	telemetry.Event(ctx, d.Log, slog.LevelWarn, eventDigest, about...)
+	telemetry.Event(ctx, d.Log, slog.LevelWarn, telemetry.EventReviewDigest, about...)
 	return nil
 }

@@ -14,13 +14,6 @@ import (
 	"refundgate/refund"
 )
 
-// Log events about what providers say of themselves.
-const (
-	eventNoticeStored    = "notice.stored"    // with whether it is parked, and its problem
-	eventNoticeDuplicate = "notice.duplicate" // the same message again
-	eventNoticeRefused   = "notice.refused"
-)
-
 var (
 	problemNotificationsOff = newProblem("notifications-not-configured", http.StatusNotFound, "The account takes no notifications")
 	problemBadSignature     = newProblem("bad-signature", http.StatusUnauthorized, "The notification is not signed by the provider, or not now")
@@ -83,9 +76,9 @@ func (a *API) notify(w http.ResponseWriter, r *http.Request) {
 		slog.String(telemetry.KeyRefundID, stored.RefundID),
 		slog.String("outcome", string(stored.Outcome)),
 		slog.String("notice_problem", string(stored.Problem)))
-	level, event := slog.LevelInfo, eventNoticeDuplicate
+	level, event := slog.LevelInfo, telemetry.EventNoticeDuplicate
 	if isNew {
-		event = eventNoticeStored
+		event = telemetry.EventNoticeStored
 		if stored.Problem == refund.ProblemContent {
 			level = slog.LevelWarn
 		}
@@ -110,6 +103,6 @@ func notificationProblem(w http.ResponseWriter, err error) problem {
 // body but the event's id, once the signature has proven it.
 func (a *API) refuseNotice(w http.ResponseWriter, r *http.Request, p problem, attrs ...slog.Attr) {
 	attrs = append(attrs, slog.Int("status", p.Status), slog.String("problem", strings.TrimPrefix(p.Type, problemPrefix)))
-	telemetry.Event(r.Context(), a.log, slog.LevelWarn, eventNoticeRefused, attrs...)
+	telemetry.Event(r.Context(), a.log, slog.LevelWarn, telemetry.EventNoticeRefused, attrs...)
 	p.write(w)
 }

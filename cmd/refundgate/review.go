@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -214,6 +215,9 @@ func newReviewList(a *app) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if f.Limit < 1 || f.Limit > ledger.MaxPageSize {
 			return usagef("--limit is from 1 to %d", ledger.MaxPageSize)
+		}
+		if f.Reason != "" && !slices.Contains(refund.ReviewReasons, f.Reason) {
+			return usagef("there is no reason %q; reasons are %v", f.Reason, refund.ReviewReasons)
 		}
 		l, err := a.ledger(cmd.Context())
 		if err != nil {

@@ -197,6 +197,7 @@ func TestReviewWrongUse(t *testing.T) {
 		"bad action id":         {append([]string{"review", "note", "r-1", "--action-id", "a b"}, by...), "--action-id must be"},
 		"negative version":      {append([]string{"review", "note", "r-1", "--version", "-1"}, by...), "version: must not be negative"},
 		"list of two owners":    {[]string{"review", "list", "--owner", "bob", "--unassigned"}, "none of the others can be"},
+		"list of no reason":     {[]string{"review", "list", "--reason", "deadline"}, `there is no reason "deadline"`},
 		"list's limit":          {[]string{"review", "list", "--limit", "0"}, "--limit is from 1 to 200"},
 		"list's cursor":         {[]string{"review", "list", "--cursor", "x"}, "--cursor"},
 		"import of nothing":     {[]string{"settlement", "import", "--account", "demo"}, "accepts 1 arg(s)"},

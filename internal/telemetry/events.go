@@ -23,6 +23,11 @@ const (
 	EventReleased           = "egress.released"
 	EventDuplicateStopped   = "idempotency.duplicate_stopped"
 	EventIntakeRefused      = "intake.refused"
+	EventNoticeStored       = "notice.stored"    // with whether it is parked, and its problem
+	EventNoticeDuplicate    = "notice.duplicate" // the same message again
+	EventNoticeRefused      = "notice.refused"
+	EventReviewAction       = "review.action" // what a person did
+	EventReviewDigest       = "review.digest" // what waits for people
 )
 
 // Names of the attributes that events share.
