@@ -30,6 +30,9 @@ var (
 	// ErrLockLost says that the right to send can't be proven any more, and
 	// never will be again through this lock.
 	ErrLockLost = errors.New("the egress lock is lost")
+	// ErrMayBeRecorded says that an intent that failed may be recorded all the
+	// same: the database could not be asked.
+	ErrMayBeRecorded = errors.New("the intent may be recorded")
 )
 
 // PaymentExceededError refuses a refund that would bring a payment's refunds

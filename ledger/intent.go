@@ -40,8 +40,8 @@ type Intent struct {
 //
 // Any other error comes from the database. Nothing may be sent then either.
 // Should the intent have been committed all the same, it is found by its token
-// and recorded as not sent; if even that fails, it stays a call without an
-// outcome, for Complete or Abandon to settle.
+// and recorded as not sent; if even that fails, the error is ErrMayBeRecorded,
+// and Complete has to be told that the call was not sent.
 func (k *EgressLock) Intent(ctx context.Context, in Intent) ([]byte, error) {
 	var body, token []byte // of the last run; the token once its intent was on its way
 	err := k.use(ctx, func(ctx context.Context) error {
@@ -198,7 +198,7 @@ func (l *Ledger) disown(ctx context.Context, key refund.CallKey, token []byte) e
 		return l.recount(ctx, tx, key.RefundID)
 	})
 	if err != nil {
-		return fmt.Errorf("asking what became of the intent of %s: %w", key, err)
+		return fmt.Errorf("%w: asking what became of the intent of %s: %w", ErrMayBeRecorded, key, err)
 	}
 	return nil
 }
