@@ -135,13 +135,14 @@ func (e *Egress) make(ctx context.Context, in refund.CallInput) (refund.CallResu
 	}
 	var body []byte
 	var answer refund.Result
-	var intended bool
+	var intended bool // the ledger has, or may have, the intent
 	passage, err := e.Gate.Do(ctx, limiter.Call{
 		Key: in.Key, Group: in.Origin.Group(), Origin: in.Origin, AcceptedAt: in.AcceptedAt, Deadline: in.Deadline,
 		Intent: func(ctx context.Context) error {
 			intent.Call.IntentAt = time.Now()
 			stored, err := e.Intents.Intent(ctx, intent)
 			if err != nil {
+				intended = errors.Is(err, ledger.ErrMayBeRecorded)
 				return e.refusedIntent(err)
 			}
 			body, intended = stored, true

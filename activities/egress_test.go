@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"errors"
 	"crypto/sha256"
 	"encoding/hex"
 	"net"
@@ -501,6 +502,32 @@ func TestNotSent_IntentFails(t *testing.T) {
 	r.requireUntouched(in.Key)
 	require.Equal(t, refund.OutcomeSucceeded, r.result(next).Call.Result.Outcome)
 	require.Equal(t, refund.OutcomeSucceeded, r.result(in).Call.Result.Outcome, "the key is free still")
+}
+
+// unheardIntents commits its intents and doesn't hear of it, and can't ask.
+type unheardIntents struct{ Intents }
+
+func (u unheardIntents) Intent(ctx context.Context, in ledger.Intent) ([]byte, error) {
+	_, err := u.Intents.Intent(ctx, in)
+	return nil, errors.Join(err, ledger.ErrMayBeRecorded)
+}
+
+// The intent may be recorded and nobody could ask: that the call was not sent
+// is written down, or an attempt would be lost.
+func TestCase42_UnheardIntentIsSettled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.egress.Intents = unheardIntents{r.lock}
+	in := r.accept("r-1")
+	res := r.result(in)
+	require.Equal(t, refund.OutcomeNotSent, res.Call.Result.Outcome)
+	require.False(t, res.Unrecorded)
+	c, err := r.ledger.Case(t.Context(), "r-1")
+	require.NoError(t, err)
+	require.Zero(t, c.Attempts)
+	require.Len(t, c.Calls, 1)
+	require.Equal(t, refund.OutcomeNotSent, c.Calls[0].Result.Outcome)
+	require.Empty(t, r.wire())
 }
 
 // Cancelled while it waits for the gate.

@@ -139,6 +139,20 @@ func TestCase42_ConnectionDiesAtCommitOfTheIntent(t *testing.T) {
 	}
 }
 
+// If what became of the intent can't be asked, the error says so: the caller
+// alone knows that the call was not sent, and has to record it.
+func TestCase42_NobodyCanBeAskedAboutTheIntent(t *testing.T) {
+	t.Parallel()
+	l, wires := brokenLedger(t)
+	accept(t, l, newRefund("r-1"))
+	k := acquire(t, l)
+	require.NoError(t, l.pool.Close())
+	wires.next.Store(int32(cutAfter))
+	_, err := k.Intent(t.Context(), submit("r-1", 1))
+	require.ErrorIs(t, err, ErrMayBeRecorded)
+	require.ErrorIs(t, err, ErrLockLost)
+}
+
 // The pool's transactions are run again, and have happened once.
 func TestCase42_ConnectionDiesAtCommitElsewhere(t *testing.T) {
 	t.Parallel()

@@ -144,13 +144,20 @@ func allows(c refund.Case, a refund.Action, version int64) error {
 		}
 	case refund.ActionCorrect:
 		if c.Status != refund.StatusRejected {
-			return refuse("it is %s, not rejected", c.Status)
+			return refuse("it is %s, not %s", inWords(c.Status), refund.StatusRejected)
 		}
 	}
 	if version != 0 && version != c.Version {
 		return refuse("it has changed since version %d and is at version %d now", version, c.Version)
 	}
 	return nil
+}
+
+func inWords(s refund.Status) string {
+	if s == refund.StatusReview {
+		return "in review"
+	}
+	return string(s)
 }
 
 // weighed refuses a settlement of whatever the case is by now while the provider

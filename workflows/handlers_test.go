@@ -2,7 +2,6 @@ package workflows_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -326,7 +325,7 @@ func TestContinueAsNew(t *testing.T) {
 	env.ExecuteWorkflow(refund.WorkflowType, newRefund())
 	require.True(t, env.IsWorkflowCompleted())
 	var next *workflow.ContinueAsNewError
-	require.True(t, errors.As(env.GetWorkflowError(), &next), "%v", env.GetWorkflowError())
+	require.ErrorAs(t, env.GetWorkflowError(), &next)
 	require.Equal(t, refund.WorkflowType, next.WorkflowType.Name)
 }
 
