@@ -59,6 +59,11 @@ func (b *Bookkeeping) OpenCase(ctx context.Context, in refund.OpenInput) (refund
 	if err := r.Validate(); err != nil {
 		return refund.OpenResult{}, temporal.NewNonRetryableApplicationError(err.Error(), refund.ErrorTypeInvalid, nil)
 	}
+	if want := refund.WorkflowID(r.ID); in.WorkflowID != "" && in.WorkflowID != want {
+		// Two workflows of one refund would both drive it.
+		return refund.OpenResult{}, temporal.NewNonRetryableApplicationError(
+			fmt.Sprintf("the workflow of refund %s has to have the id %s", r.ID, want), refund.ErrorTypeInvalid, nil)
+	}
 	policy, ok := b.Policies[r.Account]
 	if !ok {
 		return refund.OpenResult{}, b.notConfigured(ctx, r)

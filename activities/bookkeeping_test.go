@@ -367,3 +367,20 @@ func TestSaveCase_Reopens(t *testing.T) {
 	require.Equal(t, refund.StatusReview, c.Status)
 	require.Nil(t, c.ClosedAt)
 }
+
+// A workflow that was started under another id would drive the refund beside
+// its own.
+func TestOpenCase_WorkflowOfAnotherID(t *testing.T) {
+	t.Parallel()
+	b, l, _ := newBookkeeping(t)
+	open := func(workflowID string) error {
+		_, err := runActivity(newEnv(), b.OpenCase, refund.OpenInput{Refund: newRefund("r-1"), WorkflowID: workflowID})
+		return err
+	}
+	err := open("refund-r-2")
+	requireFinalError(t, err, refund.ErrorTypeInvalid)
+	require.ErrorContains(t, err, "has to have the id refund-r-1")
+	_, err = l.Case(t.Context(), "r-1")
+	require.ErrorIs(t, err, ledger.ErrNotFound)
+	require.NoError(t, open("refund-r-1"))
+}

@@ -178,7 +178,7 @@ func TestCorrect_Refuses(t *testing.T) {
 		id := "r-" + string(status)
 		before := inStatus(t, l, id, status)
 		_, err := tryCorrect(l, id, "fix-1", late)
-		requireActionRefused(t, "it is "+string(status), err)
+		requireActionRefused(t, "it is "+inWords(status)+", not rejected", err)
 		require.Equal(t, before, theCase(t, l, id))
 	}
 

@@ -87,7 +87,7 @@ func TestAct_Assign(t *testing.T) {
 	accept(t, l, newRefund("r-1"))
 	require.Equal(t, "bob", mustAct(t, l, newAct("r-1", "a-1", refund.ActionAssign)).Owner)
 	nobody := newAct("r-1", "a-2", refund.ActionAssign)
-	nobody.Input.Owner = ""
+	nobody.Input.Owner, nobody.Input.Nobody = "", true
 	nobody.At = nobody.At.Add(time.Second)
 	c := mustAct(t, l, nobody)
 	require.Empty(t, c.Owner)

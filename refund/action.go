@@ -35,8 +35,11 @@ type ActionInput struct {
 	// By is who does it and Reason why. Required.
 	By     string `json:"by"`
 	Reason string `json:"reason"`
-	// Owner is whom to assign the case to; empty takes it from whoever has it.
-	Owner string `json:"owner,omitempty"`
+	// Owner is whom to assign the case to. Nobody takes it from whoever has it,
+	// which has to be meant: a misspelt owner isn't. Assigning takes one of the
+	// two.
+	Owner  string `json:"owner,omitempty"`
+	Nobody bool   `json:"nobody,omitempty"`
 	// Status is how to settle: succeeded or not_refunded.
 	Status Status `json:"status,omitempty"`
 	// Evidence is what a settlement rests on: a statement's line, the
@@ -56,9 +59,11 @@ func (in ActionInput) Validate(a Action) error {
 		bad = append(bad, FieldError{field, fmt.Sprintf(format, args...)})
 	}
 	switch {
-	case a == ActionAssign && in.Owner != "":
+	case a == ActionAssign && in.Nobody && in.Owner != "":
+		add("owner", "goes without nobody")
+	case a == ActionAssign && !in.Nobody:
 		bad = append(bad, validateText("owner", in.Owner, MaxActorLen)...)
-	case a != ActionAssign && in.Owner != "":
+	case a != ActionAssign && (in.Owner != "" || in.Nobody):
 		add("owner", "goes with %s only", ActionAssign)
 	}
 	switch {

@@ -24,7 +24,10 @@ func TestActionInputs(t *testing.T) {
 	}{
 		"note":                        {refund.ActionNote, good, ""},
 		"assign":                      {refund.ActionAssign, with(func(in *refund.ActionInput) { in.Owner = "jun" }), ""},
-		"assign to nobody":            {refund.ActionAssign, good, ""},
+		"assign to nobody":            {refund.ActionAssign, with(func(in *refund.ActionInput) { in.Nobody = true }), ""},
+		"assign, but to whom":         {refund.ActionAssign, good, "owner: is required"},
+		"assign to two":               {refund.ActionAssign, with(func(in *refund.ActionInput) { in.Owner, in.Nobody = "jun", true }), "owner: goes without nobody"},
+		"nobody where none belongs":   {refund.ActionNote, with(func(in *refund.ActionInput) { in.Nobody = true }), "owner: goes with assign only"},
 		"settle":                      {refund.ActionSettle, with(func(in *refund.ActionInput) { in.Status, in.Evidence = refund.StatusNotRefunded, "statement of May" }), ""},
 		"nobody does it":              {refund.ActionCheck, refund.ActionInput{Reason: "why"}, "by: is required"},
 		"no reason":                   {refund.ActionResend, refund.ActionInput{By: "mei"}, "reason: is required"},

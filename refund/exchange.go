@@ -9,6 +9,8 @@ import "time"
 // there yet (its workflow was started directly) is accepted.
 type OpenInput struct {
 	Refund Refund `json:"refund"`
+	// WorkflowID is that of the workflow that asks. Empty in old histories.
+	WorkflowID string `json:"workflow_id,omitempty"`
 }
 
 // OpenResult is the case as the ledger knows it and the policy to decide by.

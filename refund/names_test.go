@@ -52,6 +52,9 @@ func TestNamesAreFixed(t *testing.T) {
 
 func TestNamesOfReviewAreFixed(t *testing.T) {
 	t.Parallel()
+	for _, r := range refund.ReviewReasons {
+		require.NotEmpty(t, r.InWords(), r)
+	}
 	require.Equal(t, []refund.Action{"assign", "note", "check", "resend", "settle", "correct"}, refund.Actions)
 	require.Equal(t, []refund.Source{"notification", "settlement"}, []refund.Source{refund.SourceNotification, refund.SourceSettlement})
 	require.Equal(t, []refund.NoticeProblem{"no_match", "two_cases", "content"},

@@ -84,6 +84,26 @@ var ReviewReasons = []ReviewReason{
 	ReviewKeyExpired, ReviewNoSafeResend, ReviewMismatch, ReviewAmbiguousReject, ReviewUnsupported, ReviewLateFailure, ReviewContradiction,
 }
 
+// reviewWords says for people what each reason means.
+var reviewWords = map[ReviewReason]string{
+	ReviewDeadlineUnsent:  "the deadline came and nothing ever reached the provider",
+	ReviewDeadlineUnknown: "the deadline came and an attempt may have been executed",
+	ReviewDeadlinePending: "the deadline came and the provider still works on it",
+	ReviewDeadlineBusy:    "the deadline came and the provider had accepted nothing",
+	ReviewAttempts:        "all attempts are used and the provider accepted none",
+	ReviewChecks:          "all checks are used and the result is open",
+	ReviewKeyExpired:      "only a resend could help, and the idempotency key is past its lifetime",
+	ReviewNoSafeResend:    "only a resend could help, and the provider's contract does not make it safe",
+	ReviewMismatch:        "the provider knows our key with other content, a defect of ours",
+	ReviewAmbiguousReject: "the reject may be the echo of an attempt that worked",
+	ReviewUnsupported:     "the account or its adapter can't handle the refund",
+	ReviewLateFailure:     "the provider reports success and failure",
+	ReviewContradiction:   "what the provider reports contradicts what is known or was decided",
+}
+
+// InWords says for people what the reason means.
+func (r ReviewReason) InWords() string { return reviewWords[r] }
+
 // Sticky tells whether only people end a review of this reason: what is known
 // contradicts itself, and one more fact wouldn't settle it.
 func (r ReviewReason) Sticky() bool {

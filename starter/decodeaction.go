@@ -24,8 +24,11 @@ func DecodeAction(a refund.Action, body []byte) (refund.ActionInput, error) {
 		Version:  d.version(members["version"]),
 	}
 	// Nobody is an owner too, but has to be meant.
-	if a == refund.ActionAssign && absent(members["owner"]) {
+	switch {
+	case a == refund.ActionAssign && absent(members["owner"]):
 		d.refuse("owner", "is required; an empty one takes the case from whoever has it")
+	case a == refund.ActionAssign && in.Owner == "":
+		in.Nobody = true
 	}
 	d.refuseAll(in.Validate(a))
 	if err := d.invalid("action"); err != nil {

@@ -17,7 +17,7 @@ func TestDecodeAction(t *testing.T) {
 		in     refund.ActionInput
 	}{
 		`{"by":"mei","reason":"hers","owner":"lin"}`:  {refund.ActionAssign, refund.ActionInput{By: "mei", Reason: "hers", Owner: "lin"}},
-		`{"by":"mei","reason":"on leave","owner":""}`: {refund.ActionAssign, refund.ActionInput{By: "mei", Reason: "on leave"}},
+		`{"by":"mei","reason":"on leave","owner":""}`: {refund.ActionAssign, refund.ActionInput{By: "mei", Reason: "on leave", Nobody: true}},
 		` {"by":"mei","reason":"asked","version":7} `: {refund.ActionNote, refund.ActionInput{By: "mei", Reason: "asked", Version: 7}},
 		`{"by":"mei","reason":"again","owner":null}`:  {refund.ActionCheck, refund.ActionInput{By: "mei", Reason: "again"}},
 		`{"by":"mei","reason":"r","status":"succeeded","evidence":"line 88"}`: {

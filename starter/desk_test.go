@@ -224,7 +224,7 @@ func TestDeskOnAClosedCase(t *testing.T) {
 		id := "r-" + string(status)
 		o.closed(id, status)
 		for _, action := range []refund.Action{refund.ActionAssign, refund.ActionCheck, refund.ActionResend, refund.ActionSettle} {
-			in := refund.ActionInput{}
+			in := refund.ActionInput{Nobody: action == refund.ActionAssign}
 			if action == refund.ActionSettle {
 				in = settled
 			}

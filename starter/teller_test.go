@@ -234,3 +234,31 @@ func TestTellerTellsEverybody(t *testing.T) {
 	require.Len(t, news, 1)
 	require.Equal(t, "r-001", news[0].Refund.ID)
 }
+
+// C7: somebody has terminated the run of a case. Once its deadline has passed,
+// a new run hands it to people; a case whose run lives isn't touched again and
+// again.
+func TestTerminatedRunsAreReplaced(t *testing.T) {
+	t.Parallel()
+	o := openOffice(t)
+	o.accept("r-1", 3*time.Second)
+	require.NoError(t, NewRelay(o.ledger, o.temporal, discard).pass(t.Context()))
+	require.NoError(t, o.temporal.TerminateWorkflow(t.Context(), "refund-r-1", "", "by mistake"))
+	require.Equal(t, refund.StatusQueued, o.read("r-1").Status)
+
+	teller := NewTeller(o.ledger, o.temporal, discard)
+	require.NoError(t, teller.tellOverdue(t.Context(), time.Now()))
+	require.Empty(t, teller.told, "its deadline hasn't come")
+	time.Sleep(time.Until(o.read("r-1").DeadlineAt))
+	later := time.Now().Add(overdueAfter + time.Second)
+	require.NoError(t, teller.tellOverdue(t.Context(), later))
+	require.Equal(t, refund.ReviewDeadlineUnsent, o.becomes("r-1", refund.StatusReview).ReviewReason)
+
+	o.accept("r-2", 0)
+	signals := 0
+	counting := NewTeller(o.ledger, signallerFunc(func(context.Context, string) error { signals++; return nil }), discard)
+	for _, after := range []time.Duration{0, overdueEvery, overdueAgain - time.Minute, overdueAgain + time.Second} {
+		require.NoError(t, counting.tellOverdue(t.Context(), later.Add(after)))
+	}
+	require.Equal(t, 2, signals)
+}

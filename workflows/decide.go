@@ -50,7 +50,7 @@ func Decide(c refund.Case, p refund.Policy, now time.Time) Step {
 		if reason, why := f.contradiction(c.Status); reason != "" {
 			return review(reason, why)
 		}
-		return Step{Kind: StepClose, Status: c.Status, Why: "already closed"}
+		return Step{Kind: StepClose, Status: c.Status, Why: closedBy(c)}
 	case c.Status == refund.StatusReview:
 		return f.inReview(c, p, now)
 	}
@@ -113,7 +113,17 @@ func (f *facts) inReview(c refund.Case, p refund.Policy, now time.Time) Step {
 		step.Reason = c.ReviewReason
 		return step
 	}
-	return Step{Kind: StepReview, Status: refund.StatusReview, Reason: c.ReviewReason, Why: "in review"}
+	return Step{Kind: StepReview, Status: refund.StatusReview, Reason: c.ReviewReason, Why: "waits for people: " + c.ReviewReason.InWords()}
+}
+
+// closedBy says for people how a closed case was closed.
+func closedBy(c refund.Case) string {
+	for _, d := range slices.Backward(c.Decisions) {
+		if d.Action == refund.ActionSettle && d.Status == c.Status {
+			return fmt.Sprintf("settled by %s: %s", d.By, d.Reason)
+		}
+	}
+	return "already closed"
 }
 
 func review(reason refund.ReviewReason, why string) Step {
@@ -528,7 +538,10 @@ func latest(times ...time.Time) time.Time {
 // describe puts a result into words for people.
 func describe(r refund.Result) string {
 	s := string(r.Outcome)
-	if r.Code != "" {
+	switch {
+	case r.Code != "" && r.HTTPStatus != 0:
+		s += fmt.Sprintf(" (%s, HTTP %d)", r.Code, r.HTTPStatus)
+	case r.Code != "":
 		s += " (" + r.Code + ")"
 	}
 	if r.Budget != "" {

@@ -17,7 +17,7 @@ var actions = []struct {
 	action      refund.Action
 	description string
 }{
-	{refund.ActionAssign, `Give the case to somebody: {"by","reason","owner"}; an empty owner takes it from whoever has it`},
+	{refund.ActionAssign, `Give the case to somebody: {"by","reason","owner"}; "nobody": true in place of the owner takes it from whoever has it`},
 	{refund.ActionNote, `Add words to the case's trail: {"by","reason"}`},
 	{refund.ActionCheck, `Ask the provider once more what became of the refund: {"by","reason"}`},
 	{refund.ActionResend, `Send the refund once more, with the same key and bytes: {"by","reason"}; for cases in review`},
@@ -64,14 +64,14 @@ func (w *refundWorkflow) listen() error {
 // allow. The ledger has the last word.
 func (w *refundWorkflow) admit(ctx workflow.Context, action refund.Action, in refund.ActionInput) error {
 	if err := in.Validate(action); err != nil {
-		return temporal.NewApplicationError(err.Error(), refund.ErrorTypeInvalid)
+		return temporal.NewNonRetryableApplicationError(err.Error(), refund.ErrorTypeInvalid, nil)
 	}
 	if !w.opened || w.stale || action != refund.ActionResend {
 		return nil
 	}
 	f := learn(w.c, w.policy)
 	if why := f.resendRefusal(w.c, w.policy, workflow.Now(ctx)); why != "" {
-		return temporal.NewApplicationError(why, refund.ErrorTypeRefused)
+		return temporal.NewNonRetryableApplicationError(why, refund.ErrorTypeRefused, nil)
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func (w *refundWorkflow) act(ctx workflow.Context, id string, action refund.Acti
 	}
 	w.stale = true
 	if res.Refused != "" {
-		return refund.ActResult{}, temporal.NewApplicationError(res.Refused, refund.ErrorTypeRefused)
+		return refund.ActResult{}, temporal.NewNonRetryableApplicationError(res.Refused, refund.ErrorTypeRefused, nil)
 	}
 	return res, nil
 }
@@ -110,7 +110,9 @@ func (w *refundWorkflow) signalled(ctx workflow.Context, action refund.Action, i
 	if err != nil {
 		w.refused = fmt.Sprintf("The signal %s was refused: %s", action, reasonOf(err))
 		w.log.Info("a signal was refused", "refund_id", w.c.Refund.ID, "action", action, "error", err)
-		w.stale = true // so that it is shown
+	}
+	if w.step != nil { // a call may keep the run from showing it for long
+		workflow.SetCurrentDetails(ctx, details(w.c, *w.step, w.refused))
 	}
 }
 
@@ -119,8 +121,8 @@ func (w *refundWorkflow) signalled(ctx workflow.Context, action refund.Action, i
 // history: so the n-th equal signal of a history keeps its name, and its action
 // is not carried out twice.
 func (w *refundWorkflow) signalID(ctx workflow.Context, action refund.Action, in refund.ActionInput) string {
-	content := fmt.Sprintf("%s %s %q %q %q %q %q %d", workflow.GetInfo(ctx).OriginalRunID, action,
-		in.By, in.Reason, in.Owner, in.Status, in.Evidence, in.Version)
+	content := fmt.Sprintf("%s %s %q %q %q %t %q %q %d", workflow.GetInfo(ctx).OriginalRunID, action,
+		in.By, in.Reason, in.Owner, in.Nobody, in.Status, in.Evidence, in.Version)
 	sum := sha256.Sum256([]byte(content))
 	name := fmt.Sprintf("signal-%x", sum[:16])
 	w.told[name]++

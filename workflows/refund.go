@@ -50,6 +50,8 @@ type refundWorkflow struct {
 	signals int
 	told    map[string]int
 	refused string
+	// step is the last decision, as it is shown.
+	step *Step
 	// shown is what the search attributes say; setting them anew costs an
 	// event in the history.
 	shown shown
@@ -87,7 +89,7 @@ func (w *refundWorkflow) open() error {
 	w.stale = false // before: what comes while the ledger is read is read anew
 	var res refund.OpenResult
 	ctx := workflow.WithActivityOptions(w.ctx, bookkeepingOptions("read the case from the ledger"))
-	if err := workflow.ExecuteActivity(ctx, refund.ActivityOpen, refund.OpenInput{Refund: w.c.Refund}).Get(ctx, &res); err != nil {
+	if err := workflow.ExecuteActivity(ctx, refund.ActivityOpen, refund.OpenInput{Refund: w.c.Refund, WorkflowID: workflow.GetInfo(ctx).WorkflowExecution.ID}).Get(ctx, &res); err != nil {
 		// What can't become a case ends the workflow under the reason's type.
 		var app *temporal.ApplicationError
 		if errors.As(err, &app) {

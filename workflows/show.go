@@ -33,6 +33,7 @@ type shown struct {
 // show tells operators where the case stands and what happens next.
 func (w *refundWorkflow) show(step Step) error {
 	c := w.c
+	w.step = &step
 	workflow.SetCurrentDetails(w.ctx, details(c, step, w.refused))
 	now := shown{c.Status, c.ReviewReason, c.Owner, c.Attempts}
 	if now == w.shown {
@@ -113,7 +114,8 @@ func details(c refund.Case, step Step, refused string) string {
 	for _, d := range c.Decisions {
 		add("| %s | %s | %s | %s |", d.Action, cell(d.By), stamp(d.At), cell(d.Reason))
 	}
-	return strings.Join(lines, "\n")
+	// The Web UI clips the bottom of the text: let it be an empty line.
+	return strings.Join(lines, "\n") + "\n\n&nbsp;"
 }
 
 // cell keeps text from outside from breaking a Markdown table.

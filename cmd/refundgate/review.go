@@ -85,7 +85,7 @@ func newReviewAssign(a *app) *cobra.Command {
 		if owner == "" && !nobody {
 			return usagef("--owner is empty; to take the case from whoever has it, say --nobody")
 		}
-		return a.act(cmd, args[0], refund.ActionAssign, o, refund.ActionInput{Owner: owner})
+		return a.act(cmd, args[0], refund.ActionAssign, o, refund.ActionInput{Owner: owner, Nobody: nobody})
 	}
 	return cmd
 }
