@@ -36,6 +36,16 @@ build: ## build .bin/refundgate
 test: deps $(TEMPORAL) $(BIN)/tctl ## run all tests with the race detector
 	go test -race -timeout $(TEST_TIMEOUT) ./...
 
+.PHONY: matrix
+matrix: deps $(TEMPORAL) ## interrupt a call at each of its steps in every way, and print the table
+	REFUNDGATE_FULL_MATRIX=1 go test -race -count=1 -timeout $(TEST_TIMEOUT) -v -run '^TestKillMatrix$$' ./cmd/refundgate
+
+.PHONY: histories
+histories: deps $(TEMPORAL) ## save the histories of this version's workflows as SET, for later versions to replay
+	@[ -n "$(SET)" ] || { echo "give the set a name: make histories SET=what-changed"; exit 2; }
+	@[ ! -e workflows/testdata/history/$(SET) ] || { echo "the set $(SET) exists; saved histories are never overwritten"; exit 2; }
+	go test -count=1 ./workflows -save-histories $(SET)
+
 .PHONY: verify
 verify: deps tools ## what CI runs: format, modules, vet, linters, workflowcheck, tests, clean tree
 	@$(STEP) "format" $(BIN)/golangci-lint fmt --diff
