@@ -28,9 +28,10 @@ func TestCase03_KilledBetweenAcceptanceAndRecord(t *testing.T) {
 	s.submit("crash", "demo")
 	_, err := s.control.WaitRecord(t.Context(), 1)
 	require.NoError(t, err)
-	executions, err := s.control.Executions(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 1, executions["crash"], "the provider has accepted")
+	require.Eventually(t, func() bool { // it has the request, and acts on it a moment later
+		executions, err := s.control.Executions(t.Context())
+		return err == nil && executions["crash"] == 1
+	}, time.Second, time.Millisecond, "the provider has accepted")
 	first.kill()
 
 	c, err := s.ledger.Case(t.Context(), "crash")

@@ -111,7 +111,7 @@ func TestReviewDesk(t *testing.T) {
 	require.Contains(t, s.failed(exitFailed, action("note", "r-1", "--version", fmt.Sprint(version))...), "it has changed since version")
 	s.done(action("check", "r-1")...)
 	s.done(action("assign", "r-1", "--nobody")...)
-	require.Contains(t, s.failed(exitFailed, action("correct", "r-1", "--payment", "pay-9")...), "it is review, not rejected")
+	require.Contains(t, s.failed(exitFailed, action("correct", "r-1", "--payment", "pay-9")...), "it is in review, not rejected")
 
 	var c refund.Case
 	out = s.done(action("settle", "r-1", "--status", "not_refunded", "--evidence", "ticket 4711", "-o", "json")...)
