@@ -40,6 +40,10 @@ test: deps $(TEMPORAL) $(BIN)/tctl ## run all tests with the race detector
 matrix: deps $(TEMPORAL) ## interrupt a call at each of its steps in every way, and print the table
 	REFUNDGATE_FULL_MATRIX=1 go test -race -count=1 -timeout $(TEST_TIMEOUT) -v -run '^TestKillMatrix$$' ./cmd/refundgate
 
+.PHONY: resets
+resets: deps $(TEMPORAL) $(BIN)/tctl ## reset workflows to every event in every way there is, and print what came of it
+	REFUNDGATE_ALL_RESETS=1 go test -count=1 -v -timeout 30m ./cmd/refundgate -run TestCase38_ResetMatrix
+
 .PHONY: histories
 histories: deps $(TEMPORAL) ## save the histories of this version's workflows as SET, for later versions to replay
 	@[ -n "$(SET)" ] || { echo "give the set a name: make histories SET=what-changed"; exit 2; }

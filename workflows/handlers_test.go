@@ -329,6 +329,30 @@ func TestContinueAsNew(t *testing.T) {
 	require.Equal(t, refund.WorkflowType, next.WorkflowType.Name)
 }
 
+// A reset may have dropped what people decided: a case in review is read anew
+// from time to time, without being told.
+func TestReviewIsReadAnew(t *testing.T) {
+	t.Parallel()
+	var s testsuite.WorkflowTestSuite
+	env := s.NewTestWorkflowEnvironment() // its time flies
+	reads := 0
+	env.RegisterActivityWithOptions(func(_ context.Context, in refund.OpenInput) (refund.OpenResult, error) {
+		reads++
+		c := newStory().send(unknown).inReview(refund.ReviewChecks)
+		if reads == 3 {
+			c.settle(refund.StatusNotRefunded)
+		}
+		return refund.OpenResult{Case: c.c, Policy: policy}, nil
+	}, activity.RegisterOptions{Name: refund.ActivityOpen})
+	env.RegisterWorkflowWithOptions(workflows.Refund, workflow.RegisterOptions{Name: refund.WorkflowType})
+	env.ExecuteWorkflow(refund.WorkflowType, newRefund())
+	require.True(t, env.IsWorkflowCompleted())
+	var closing refund.Closing
+	require.NoError(t, env.GetWorkflowResult(&closing))
+	require.Equal(t, refund.StatusNotRefunded, closing.Status)
+	require.Equal(t, 3, reads)
+}
+
 // Cancelling the workflow keeps its handlers alive: people still settle it.
 func TestActionsAfterACancellation(t *testing.T) {
 	t.Parallel()

@@ -195,11 +195,28 @@ func (w *refundWorkflow) sleep(d time.Duration, step Step) error {
 	return nil
 }
 
-// park keeps the case open while people have it, until there is news.
+// rereadEvery is how often a case in review is read anew without being told. A
+// reset can drop the updates and signals by which people decided: the ledger
+// knows what they decided, and the run learns it at the latest then.
+const rereadEvery = time.Hour
+
+// park keeps the case open while people have it, until there is news or it is
+// time to look.
 func (w *refundWorkflow) park() error {
-	if err := workflow.Await(w.ctx, func() bool { return w.stale }); err != nil {
+	news := func() bool { return w.stale }
+	if workflow.GetVersion(w.ctx, "reread-in-review", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+		if err := workflow.Await(w.ctx, news); err != nil {
+			return fmt.Errorf("waiting in review: %w", err)
+		}
+		return nil
+	}
+	_, err := workflow.AwaitWithOptions(w.ctx, workflow.AwaitOptions{
+		Timeout: rereadEvery, TimerOptions: workflow.TimerOptions{Summary: "until the case is read anew"},
+	}, news)
+	if err != nil {
 		return fmt.Errorf("waiting in review: %w", err)
 	}
+	w.stale = true
 	return nil
 }
 
