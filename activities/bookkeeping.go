@@ -109,7 +109,7 @@ func (b *Bookkeeping) notConfigured(ctx context.Context, r refund.Refund) error 
 func (b *Bookkeeping) SaveCase(ctx context.Context, in refund.SaveInput) (refund.SaveResult, error) {
 	err := b.Cases.Save(ctx, ledger.Change{
 		RefundID: in.RefundID, Status: in.Status, ReviewReason: in.ReviewReason, ProviderRefundID: in.ProviderRefundID,
-		Reopen: in.Reopen, Was: in.Was,
+		Generation: in.Generation, Was: in.Was, Reopen: in.Reopen,
 		Event: &refund.Event{
 			// The time of the first try, so that a repeat writes the same row.
 			At: activity.GetInfo(ctx).ScheduledTime, Actor: "workflow",
@@ -139,7 +139,8 @@ func (b *Bookkeeping) ActOnCase(ctx context.Context, in refund.ActInput) (refund
 	c, err := b.Cases.Act(ctx, ledger.Act{
 		RefundID: in.RefundID, Account: in.Account, ID: in.ID, Action: in.Action, Input: in.Input,
 		// The time of the first try, so that a repeat writes the same row.
-		At: activity.GetInfo(ctx).ScheduledTime,
+		At:      activity.GetInfo(ctx).ScheduledTime,
+		Refused: in.Refused,
 	})
 	var refused *ledger.ActionRefusedError
 	var invalid *refund.InvalidError

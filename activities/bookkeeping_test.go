@@ -323,6 +323,10 @@ func TestActOnCase(t *testing.T) {
 
 	_, err = b.save(refund.SaveInput{RefundID: "r-1", Account: account, Status: refund.StatusReview, ReviewReason: refund.ReviewChecks, Detail: "why"})
 	require.NoError(t, err)
+	res, err = b.act(in)
+	require.NoError(t, err)
+	require.Equal(t, "it is queued, not in review", res.Refused, "its person was told so")
+	in.ID = "d-1b"
 	for range 2 { // a repeat of the activity
 		res, err = b.act(in)
 		require.NoError(t, err)
@@ -337,6 +341,13 @@ func TestActOnCase(t *testing.T) {
 	require.NotEmpty(t, settled)
 	require.Equal(t, "succeeded", settled[0]["status"])
 
+	in.ID, in.Action, in.Input, in.Refused = "d-3", refund.ActionNote, refund.ActionInput{By: "mei", Reason: "why"}, "the workflow says no"
+	for range 2 {
+		res, err = b.act(in)
+		require.NoError(t, err)
+		require.Equal(t, "the workflow says no", res.Refused)
+		in.Refused = "" // it would allow it by now
+	}
 	in.ID, in.Action, in.Input = "d-2", refund.ActionNote, refund.ActionInput{By: "mei"}
 	res, err = b.act(in)
 	require.NoError(t, err)

@@ -26,6 +26,9 @@ type Act struct {
 	// At is when the person did it. A repeat of the action has the time of the
 	// first try.
 	At time.Time
+	// Refused says why the caller refuses the action, if it does: then it is
+	// only recorded that it was.
+	Refused string
 }
 
 // ActionRefusedError says that the case, as it is, doesn't allow the action.
@@ -51,10 +54,46 @@ func (l *Ledger) Act(ctx context.Context, a Act) (refund.Case, error) {
 	if err := a.validate(); err != nil {
 		return refund.Case{}, err
 	}
-	if err := l.tx(ctx, func(tx *sql.Tx) error { return l.act(ctx, tx, a) }); err != nil {
+	err := l.tx(ctx, func(tx *sql.Tx) error { return l.act(ctx, tx, a) })
+	var refused *ActionRefusedError
+	if errors.As(err, &refused) {
+		err = errors.Join(err, l.refuse(ctx, a, refused.Why))
+	}
+	if err != nil {
 		return refund.Case{}, fmt.Errorf("%s on refund %s: %w", a.Action, a.RefundID, err)
 	}
 	return l.Case(ctx, a.RefundID)
+}
+
+// refuse records that the action was refused, so that it stays refused: the
+// person has been told so, and must not find it done after a reset.
+func (l *Ledger) refuse(ctx context.Context, a Act, why string) error {
+	err := l.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `
+			INSERT INTO refusals (refund_id, id, why, at) VALUES (?, ?, ?, ?) ON DUPLICATE KEY UPDATE id = id`,
+			a.RefundID, a.ID, why, stored(a.At))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("recording the refusal: %w", err)
+	}
+	return nil
+}
+
+// stillRefused returns an *ActionRefusedError if the action was refused before,
+// or is by its caller now.
+func stillRefused(ctx context.Context, tx *sql.Tx, a Act) error {
+	why, err := scanString(tx.QueryRowContext(ctx, `SELECT why FROM refusals WHERE refund_id = ? AND id = ?`, a.RefundID, a.ID))
+	switch err := orNotFound(err); {
+	case errors.Is(err, ErrNotFound):
+		why = a.Refused
+	case err != nil:
+		return fmt.Errorf("looking for an earlier refusal: %w", err)
+	}
+	if why != "" {
+		return &ActionRefusedError{Why: why}
+	}
+	return nil
 }
 
 func (a Act) validate() error {
@@ -95,6 +134,9 @@ func (l *Ledger) act(ctx context.Context, tx *sql.Tx, a Act) error {
 		Owner: a.Input.Owner, Status: a.Input.Status, Evidence: a.Input.Evidence, At: stored(a.At),
 	}
 	if done, err := decided(ctx, tx, c, d); done || err != nil {
+		return err
+	}
+	if err := stillRefused(ctx, tx, a); err != nil {
 		return err
 	}
 	if err := allows(c, a.Action, a.Input.Version); err != nil {

@@ -142,6 +142,9 @@ func TestAct_Version(t *testing.T) {
 	require.Empty(t, theCase(t, l, "r-1").Decisions)
 
 	settle.Input.Version = seen + 1
+	_, err = l.Act(t.Context(), settle)
+	requireActionRefused(t, "changed since version", err)
+	settle.ID = "a-2" // what was refused under an id stays refused
 	c := mustAct(t, l, settle)
 	require.Equal(t, refund.StatusSucceeded, c.Status)
 	require.Equal(t, c, mustAct(t, l, settle), "its own change is no reason to refuse a repeat")
@@ -161,6 +164,7 @@ func TestAct_NobodySettlesOverUnreadNews(t *testing.T) {
 	mustAct(t, l, newAct("r-1", "a-2", refund.ActionNote))
 
 	require.NoError(t, l.MarkTold(t.Context(), untoldOf(t, l, 10)[0]))
+	settle.ID = "a-3"
 	require.Equal(t, refund.StatusSucceeded, mustAct(t, l, settle).Status)
 }
 

@@ -93,6 +93,10 @@ func (k *EgressLock) permit(ctx context.Context, tx *sql.Tx, in Intent) ([]byte,
 	if !c.Open() || key.Generation != c.Generation {
 		return nil, &RefusedError{Code: refund.CodeClosed}
 	}
+	// People have the case. A run that was reset may not know it yet.
+	if c.Status == refund.StatusReview && in.Call.Origin != refund.OriginManual {
+		return nil, &RefusedError{Code: refund.CodeClosed}
+	}
 	if err := ordered(ctx, tx, c, in.Call); err != nil {
 		return nil, err
 	}

@@ -367,3 +367,19 @@ func TestCase38_OneCallForAnOrderAcrossRuns(t *testing.T) {
 	require.NoError(t, runs.Wait())
 	require.EqualValues(t, 1, sent.Load())
 }
+
+// CASE 38: a run that was reset to before the review would go on sending.
+func TestIntent_PeopleHaveTheCase(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	accept(t, l, newRefund("r-1"))
+	k := acquire(t, l)
+	intend(t, k, submit("r-1", 1))
+	toReview(t, l, "r-1")
+	for _, in := range []Intent{submit("r-1", 2), check("r-1", 1)} {
+		_, err := k.Intent(t.Context(), in)
+		var refused *RefusedError
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, refund.CodeClosed, refused.Code)
+	}
+}

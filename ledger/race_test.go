@@ -70,6 +70,7 @@ func (r *race) run(ctx context.Context, was refund.Status) (refund.Status, error
 		return "", err
 	}
 	in := check(r.r.ID, r.n)
+	in.Call.Origin = refund.OriginManual // people have the case
 	if _, err := r.k.Intent(ctx, in); err != nil {
 		return "", err
 	}

@@ -14,10 +14,13 @@ import (
 type Change struct {
 	RefundID string
 	Status   refund.Status
+	// Generation and Was say where the case stands before the change; the
+	// change is refused if it stands elsewhere. 0 and "" are anywhere.
+	Generation int
+	Was        refund.Status
 	// Reopen lets a case that is closed as Was go to review. Event is required
 	// with it.
 	Reopen bool
-	Was    refund.Status
 	// ReviewReason says why the case goes to review; empty for any other
 	// status.
 	ReviewReason refund.ReviewReason
@@ -78,6 +81,8 @@ func (l *Ledger) save(ctx context.Context, tx *sql.Tx, c Change) error {
 		return fmt.Errorf("it is %s: %w", current.Status, ErrClosed)
 	case repeat:
 		return nil
+	case c.Generation != 0 && c.Generation != current.Generation, c.Was != "" && c.Was != current.Status:
+		return fmt.Errorf("it is %s, generation %d: %w", current.Status, current.Generation, ErrClosed)
 	}
 	if err := l.setStatus(ctx, tx, c); err != nil {
 		return err

@@ -231,7 +231,35 @@ func TestSave_ReopenIsForReview(t *testing.T) {
 	require.NoError(t, l.Save(t.Context(), reopen("r-1", refund.StatusSucceeded, time.Now())))
 	unknown := Change{RefundID: "r-1", Status: refund.StatusUnknown}
 	require.NoError(t, l.Save(t.Context(), unknown))
-	require.NoError(t, l.Save(t.Context(), reopen("r-1", refund.StatusSucceeded, time.Now().Add(time.Second))), "an open case may go to review anyway")
+	require.ErrorIs(t, l.Save(t.Context(), reopen("r-1", refund.StatusSucceeded, time.Now().Add(time.Second))), ErrClosed)
+}
+
+// CASE 38: a run that was reset believes the case to stand where it stood
+// before. What it wants to save is based on less than the ledger knows.
+func TestCase38_SaveOfARunThatWasReset(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t)
+	accept(t, l, newRefund("r-1"))
+	now := time.Now()
+	save := func(after time.Duration, generation int, was, status refund.Status, reason refund.ReviewReason) error {
+		return l.Save(t.Context(), Change{
+			RefundID: "r-1", Generation: generation, Was: was, Status: status, ReviewReason: reason,
+			Event: &refund.Event{At: now.Add(after * time.Millisecond), Actor: "workflow", Action: "status." + string(status), Detail: "why"},
+		})
+	}
+	require.NoError(t, save(1, 1, refund.StatusQueued, refund.StatusUnknown, ""))
+	require.NoError(t, save(1, 1, refund.StatusQueued, refund.StatusUnknown, ""), "a repeat is none")
+	require.NoError(t, save(2, 1, refund.StatusUnknown, refund.StatusReview, refund.ReviewChecks))
+	before := theCase(t, l, "r-1")
+	require.ErrorIs(t, save(3, 1, refund.StatusQueued, refund.StatusUnknown, ""), ErrClosed, "people have it")
+	require.ErrorIs(t, save(4, 1, refund.StatusUnknown, refund.StatusReview, refund.ReviewChecks), ErrClosed, "it is there already")
+	require.Equal(t, before, theCase(t, l, "r-1"))
+
+	// The generation before was rejected. That is no result of this one.
+	reject(t, l, "r-1")
+	correct(t, l, "r-1", "fix-1", refund.Correction{RefundReason: "late"})
+	require.ErrorIs(t, save(5, 1, refund.StatusQueued, refund.StatusRejected, ""), ErrClosed)
+	require.Equal(t, refund.StatusQueued, theCase(t, l, "r-1").Status)
 }
 
 // A late repeat of an earlier change must not undo a later one.

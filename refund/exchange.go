@@ -58,13 +58,17 @@ type SaveInput struct {
 	ProviderRefundID string       `json:"provider_refund_id,omitempty"`
 	// Detail says in words what led here.
 	Detail string `json:"detail"`
+	// Generation and Was say where the run believes the case to stand. If it
+	// stands elsewhere, the run was reset or is one of two, and knows less than
+	// the ledger. 0 and "" in the histories of earlier versions: not compared.
+	Generation int    `json:"generation,omitempty"`
+	Was        Status `json:"was,omitempty"`
 	// Reopen lets a case that was closed as Was go to review.
-	Reopen bool   `json:"reopen,omitempty"`
-	Was    Status `json:"was,omitempty"`
+	Reopen bool `json:"reopen,omitempty"`
 }
 
-// SaveResult tells whether the ledger had another final result already; then
-// nothing was changed and that result stands.
+// SaveResult tells whether the case stood elsewhere than the run believed; then
+// nothing was changed, and the ledger's truth stands.
 type SaveResult struct {
 	Superseded bool `json:"superseded,omitempty"`
 }
@@ -76,6 +80,9 @@ type ActInput struct {
 	ID       string      `json:"id"` // Decision.ID
 	Action   Action      `json:"action"`
 	Input    ActionInput `json:"input"`
+	// Refused says why the workflow refuses it, if it does: the ledger only
+	// records that, so that a reset doesn't have it carried out later.
+	Refused string `json:"refused,omitempty"`
 }
 
 // ActResult is the case after an action, or why it was refused.

@@ -83,12 +83,19 @@ func (w *refundWorkflow) act(ctx workflow.Context, id string, action refund.Acti
 	if err := workflow.Await(ctx, func() bool { return w.opened }); err != nil {
 		return refund.ActResult{}, fmt.Errorf("waiting for the case: %w", err)
 	}
+	// The case may have moved on since the update came, and a signal has no
+	// validator. What is invalid stays so; a refusal has to be remembered.
+	refused := ""
 	if err := w.admit(ctx, action, in); err != nil {
-		return refund.ActResult{}, err // the case has moved on since the update came
+		var app *temporal.ApplicationError
+		if !errors.As(err, &app) || app.Type() != refund.ErrorTypeRefused {
+			return refund.ActResult{}, err
+		}
+		refused = app.Message()
 	}
 	var res refund.ActResult
 	ctx = workflow.WithActivityOptions(ctx, bookkeepingOptions(fmt.Sprintf("%s by %s", action, in.By)))
-	act := refund.ActInput{RefundID: w.c.Refund.ID, Account: w.c.Refund.Account, ID: id, Action: action, Input: in}
+	act := refund.ActInput{RefundID: w.c.Refund.ID, Account: w.c.Refund.Account, ID: id, Action: action, Input: in, Refused: refused}
 	if err := workflow.ExecuteActivity(ctx, refund.ActivityAct, act).Get(ctx, &res); err != nil {
 		return refund.ActResult{}, fmt.Errorf("recording %s: %w", action, err)
 	}

@@ -230,9 +230,7 @@ func (w *refundWorkflow) enter(step Step) (superseded bool, err error) {
 		in := refund.SaveInput{
 			RefundID: w.c.Refund.ID, Account: w.c.Refund.Account, Status: step.Status, ReviewReason: step.Reason,
 			ProviderRefundID: w.c.ProviderRefundID, Detail: step.Why,
-		}
-		if w.saved.Final() {
-			in.Reopen, in.Was = true, w.saved
+			Generation: w.c.Generation, Was: w.saved, Reopen: w.saved.Final(),
 		}
 		if err := workflow.ExecuteActivity(ctx, refund.ActivitySave, in).Get(ctx, &res); err != nil {
 			return false, fmt.Errorf("recording the status %s: %w", step.Status, err)
