@@ -241,10 +241,10 @@ func TestCase38_SaveOfARunThatWasReset(t *testing.T) {
 	l := newLedger(t)
 	accept(t, l, newRefund("r-1"))
 	now := time.Now()
-	save := func(after time.Duration, generation int, was, status refund.Status, reason refund.ReviewReason) error {
+	save := func(after, generation int, was, status refund.Status, reason refund.ReviewReason) error {
 		return l.Save(t.Context(), Change{
 			RefundID: "r-1", Generation: generation, Was: was, Status: status, ReviewReason: reason,
-			Event: &refund.Event{At: now.Add(after * time.Millisecond), Actor: "workflow", Action: "status." + string(status), Detail: "why"},
+			Event: &refund.Event{At: now.Add(time.Duration(after) * time.Millisecond), Actor: "workflow", Action: "status." + string(status), Detail: "why"},
 		})
 	}
 	require.NoError(t, save(1, 1, refund.StatusQueued, refund.StatusUnknown, ""))
