@@ -656,7 +656,7 @@ func TestDatabaseAwayWhenTheAnswerComes(t *testing.T) {
 }
 
 // A provider's word about the whole account slows or stops the account.
-func TestReact_QuotaPausesTheGate(t *testing.T) {
+func TestCase33_QuotaPausesTheGate(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		retryAfter string

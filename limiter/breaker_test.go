@@ -117,7 +117,7 @@ func TestBreakerIgnoresLateResults(t *testing.T) {
 	require.Zero(t, b.taken)
 }
 
-func TestBreakerCannotStickHalfOpen(t *testing.T) {
+func TestCase35_BreakerCannotStickHalfOpen(t *testing.T) {
 	t.Parallel()
 	b := newBench()
 	b.trip()

@@ -256,6 +256,44 @@ type peeked struct {
 func (p *peeked) Read(b []byte) (int, error) { return p.br.Read(b) }
 func (p *peeked) SetLinger(sec int) error    { return p.TCPConn.SetLinger(sec) }
 
+// CASE 37: the provider never answers. The call's budget ends it, whatever its
+// caller's time-out is, and its place in flight is held until the socket is
+// closed: with one place, the next call can't start before that.
+func TestCase37_PlaceIsHeldUntilTheSocketIsClosed(t *testing.T) {
+	t.Parallel()
+	const budget = 300 * time.Millisecond
+	silent := rawServer(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	var seen starts
+	g := newGate(t, limiter.Config{
+		Target: silent, Interval: time.Millisecond, MaxInFlight: 1, CallTimeout: budget, Events: limiter.Events{Started: seen.add},
+	})
+	var calls sync.WaitGroup
+	ends := make([]time.Duration, 2)
+	for i := range ends {
+		calls.Go(func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			p, err := g.Do(ctx, limiter.Call{
+				Key: key(i), Group: refund.GroupFirst, AcceptedAt: time.Unix(int64(i), 0), Intent: noIntent,
+				Send: func(ctx context.Context, tk *limiter.Ticket) {
+					time.AfterFunc(budget/3, cancel) // the caller gives up; what is sent goes on
+					post(silent, nil)(ctx, tk)
+				},
+			})
+			require.NoError(t, err)
+			require.Equal(t, refund.BudgetOverall, p.Budget)
+			require.GreaterOrEqual(t, p.Connect+p.Duration, budget)
+			ends[i] = p.StartedMono + p.Duration
+		})
+	}
+	calls.Wait()
+	passages, keys := seen.soFar()
+	require.Len(t, passages, 2)
+	first := slices.IndexFunc([]refund.CallKey{key(0), key(1)}, func(k refund.CallKey) bool { return k == keys[0] })
+	require.GreaterOrEqual(t, passages[1].StartedMono, ends[first], "it started while the one before held the place")
+	require.Zero(t, g.Status().InFlight)
+}
+
 func TestNotSentIsProvenByZeroBytes(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

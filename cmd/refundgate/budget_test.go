@@ -19,11 +19,11 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// Sixty refunds at once, half of which the provider takes and leaves pending:
+// CASE 34: sixty refunds at once, half of which the provider takes and leaves pending:
 // no two starts are nearer than 200 ms at the first Write, never more than ten
 // calls are in flight, the groups take turns while both wait, and the budget is
 // used while there is work.
-func TestSixtyAtOnceKeepTheBudget(t *testing.T) {
+func TestCase34_SixtyAtOnceKeepTheBudget(t *testing.T) {
 	t.Parallel()
 	const n, leftPending = 60, 30
 	s := newSystem(t)
