@@ -241,7 +241,8 @@ func TestNoticesEndToEnd(t *testing.T) {
 		c = s.caseOf("other")
 		require.Equal(t, refund.StatusReview, c.Status)
 		require.Len(t, c.Notices, 2)
-		s.done("review", "settle", "other", "--status", "succeeded", "--evidence", "line 88", "--by", "mei", "--reason", "a typo of theirs")
+		s.done("review", "settle", "other", "--status", "succeeded", "--evidence", "line 88", "--by", "mei", "--reason", "a typo of theirs",
+			"--version", fmt.Sprint(c.Version)) // she has seen both notices, whoever else was told
 		s.ended("other", "")
 		s.requireOneSend("other")
 	})
