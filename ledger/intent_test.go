@@ -244,8 +244,15 @@ func TestCase05_AcknowledgedIsStoredAcrossFortyTakeovers(t *testing.T) {
 			}
 		})
 	}
+	written := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(acknowledged)
+	}
 	for range takeovers {
-		time.Sleep(10 * time.Millisecond)
+		// In the midst of it: each owner has written some.
+		before := written()
+		require.Eventually(t, func() bool { return written() >= before+2 }, 10*time.Second, time.Millisecond)
 		killOwner(t, l)
 		k := acquireSoon(t, l)
 		require.Equal(t, current.Load().Epoch()+1, k.Epoch())
