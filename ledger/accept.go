@@ -106,11 +106,7 @@ func (l *Ledger) Unstarted(ctx context.Context, limit int) ([]refund.Refund, err
 	if err != nil {
 		return nil, fmt.Errorf("listing refunds to start: %w", err)
 	}
-	refunds := make([]refund.Refund, len(cases))
-	for i, c := range cases {
-		refunds[i] = c.Refund
-	}
-	return refunds, nil
+	return contents(cases), nil
 }
 
 // MarkStarted notes that the refund's workflow was started. The first time

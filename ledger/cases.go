@@ -66,29 +66,45 @@ func (l *Ledger) Case(ctx context.Context, refundID string) (refund.Case, error)
 
 // List returns one page of cases, latest accepted first.
 func (l *Ledger) List(ctx context.Context, f Filter) (Page, error) {
-	where, args := []string{"TRUE"}, []any{}
-	add := func(condition string, values ...any) {
-		where = append(where, condition)
-		args = append(args, values...)
-	}
+	s := selection{what: "refunds", direction: "DESC", beyond: "<"}
 	if f.Status != "" {
-		add("status = ?", f.Status)
+		s.add("status = ?", f.Status)
 	}
 	if f.Owner != "" {
-		add("owner = ?", f.Owner)
+		s.add("owner = ?", f.Owner)
 	}
 	if f.Account != "" {
-		add("account = ?", f.Account)
+		s.add("account = ?", f.Account)
 	}
-	if f.Cursor != "" {
-		at, id, err := parseCursor(f.Cursor)
+	return l.page(ctx, s, f.Limit, f.Cursor)
+}
+
+// selection is what a list of cases holds, in the order of their acceptance.
+type selection struct {
+	what      string // for errors
+	direction string // of the order: ASC or DESC
+	beyond    string // how a case compares with the one before it: > or <
+	where     []string
+	args      []any
+}
+
+func (s *selection) add(condition string, values ...any) {
+	s.where = append(s.where, condition)
+	s.args = append(s.args, values...)
+}
+
+// page returns the part of a list that comes after the cursor. limit is as in
+// Filter.
+func (l *Ledger) page(ctx context.Context, s selection, limit int, cursor string) (Page, error) {
+	s.add("TRUE")
+	if cursor != "" {
+		at, id, err := parseCursor(cursor)
 		if err != nil {
 			return Page{}, err
 		}
 		// The first half is what an index can serve.
-		add("accepted_at <= ? AND (accepted_at < ? OR refund_id < ?)", at, at, id)
+		s.add("accepted_at "+s.beyond+"= ? AND (accepted_at "+s.beyond+" ? OR refund_id "+s.beyond+" ?)", at, at, id)
 	}
-	limit := f.Limit
 	if limit <= 0 {
 		limit = DefaultPageSize
 	}
@@ -96,10 +112,10 @@ func (l *Ledger) List(ctx context.Context, f Filter) (Page, error) {
 
 	// One more than asked for tells whether there is a next page.
 	cases, err := queryAll(ctx, l.pool, scanCase, `
-		SELECT `+caseColumns+` FROM refunds WHERE `+strings.Join(where, " AND ")+`
-		ORDER BY accepted_at DESC, refund_id DESC LIMIT ?`, append(args, limit+1)...)
+		SELECT `+caseColumns+` FROM refunds WHERE `+strings.Join(s.where, " AND ")+`
+		ORDER BY accepted_at `+s.direction+`, refund_id `+s.direction+` LIMIT ?`, append(s.args, limit+1)...)
 	if err != nil {
-		return Page{}, fmt.Errorf("listing refunds: %w", err)
+		return Page{}, fmt.Errorf("listing %s: %w", s.what, err)
 	}
 	if len(cases) <= limit {
 		return Page{Cases: cases}, nil
@@ -107,6 +123,15 @@ func (l *Ledger) List(ctx context.Context, f Filter) (Page, error) {
 	cases = cases[:limit]
 	last := cases[limit-1]
 	return Page{Cases: cases, Next: formatCursor(last.AcceptedAt, last.Refund.ID)}, nil
+}
+
+// contents returns what the cases ask for.
+func contents(cases []refund.Case) []refund.Refund {
+	refunds := make([]refund.Refund, len(cases))
+	for i, c := range cases {
+		refunds[i] = c.Refund
+	}
+	return refunds
 }
 
 // A cursor is the position of a case in the list: when it was accepted, in

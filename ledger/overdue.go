@@ -27,9 +27,5 @@ func (l *Ledger) Overdue(ctx context.Context, before time.Time, limit int) ([]re
 	if err != nil {
 		return nil, fmt.Errorf("listing overdue refunds: %w", err)
 	}
-	refunds := make([]refund.Refund, len(cases))
-	for i, c := range cases {
-		refunds[i] = c.Refund
-	}
-	return refunds, nil
+	return contents(cases), nil
 }

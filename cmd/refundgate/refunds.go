@@ -40,33 +40,43 @@ func newRefundsList(a *app) *cobra.Command {
 	flags.StringVar((*string)(&f.Status), "status", "", "only cases of this status")
 	flags.StringVar(&f.Account, "account", "", "only cases of this account")
 	flags.StringVar(&f.Owner, "owner", "", "only cases assigned to this person")
-	flags.IntVar(&f.Limit, "limit", ledger.DefaultPageSize, fmt.Sprintf("cases on a page, at most %d", ledger.MaxPageSize))
-	flags.StringVar(&f.Cursor, "cursor", "", "continue after an earlier page")
+	addPaging(cmd, &f.Limit, &f.Cursor)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if f.Status != "" && !f.Status.Valid() {
 			return usagef("there is no status %q; statuses are %v", f.Status, refund.Statuses)
 		}
-		if f.Limit < 1 || f.Limit > ledger.MaxPageSize {
-			return usagef("--limit is from 1 to %d", ledger.MaxPageSize)
-		}
-		l, err := a.ledger(cmd.Context())
-		if err != nil {
-			return err
-		}
-		defer l.Close()
-		page, err := l.List(cmd.Context(), f)
-		if errors.Is(err, ledger.ErrBadCursor) {
-			return usagef("--cursor is not one that an earlier page printed")
-		}
-		if err != nil {
-			return err
-		}
-		if *out == outputJSON {
-			return printCasesJSON(cmd.OutOrStdout(), page)
-		}
-		return printCases(cmd.OutOrStdout(), page)
+		return a.list(cmd, f.Limit, *out, printCases, func(l *ledger.Ledger) (ledger.Page, error) { return l.List(cmd.Context(), f) })
 	}
 	return cmd
+}
+
+// addPaging gives a list its flags --limit and --cursor.
+func addPaging(cmd *cobra.Command, limit *int, cursor *string) {
+	cmd.Flags().IntVar(limit, "limit", ledger.DefaultPageSize, fmt.Sprintf("cases on a page, at most %d", ledger.MaxPageSize))
+	cmd.Flags().StringVar(cursor, "cursor", "", "continue after an earlier page")
+}
+
+// list prints a page of cases, as text with the given function.
+func (a *app) list(cmd *cobra.Command, limit int, out output, text func(io.Writer, ledger.Page) error, read func(*ledger.Ledger) (ledger.Page, error)) error {
+	if limit < 1 || limit > ledger.MaxPageSize {
+		return usagef("--limit is from 1 to %d", ledger.MaxPageSize)
+	}
+	l, err := a.ledger(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	page, err := read(l)
+	if errors.Is(err, ledger.ErrBadCursor) {
+		return usagef("--cursor is not one that an earlier page printed")
+	}
+	if err != nil {
+		return err
+	}
+	if out == outputJSON {
+		return printCasesJSON(cmd.OutOrStdout(), page)
+	}
+	return text(cmd.OutOrStdout(), page)
 }
 
 func printCases(w io.Writer, page ledger.Page) error {

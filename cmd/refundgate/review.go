@@ -97,9 +97,14 @@ func newReviewNote(a *app) *cobra.Command {
 		Example: `  refundgate review note r-17 --by alice --reason "asked the provider, ticket 4711"`,
 		Args:    cobra.ExactArgs(1),
 	}
+	return a.plain(cmd, refund.ActionNote)
+}
+
+// plain completes the command of an action that takes nothing but who and why.
+func (a *app) plain(cmd *cobra.Command, action refund.Action) *cobra.Command {
 	o := addOrder(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.act(cmd, args[0], refund.ActionNote, o, refund.ActionInput{})
+		return a.act(cmd, args[0], action, o, refund.ActionInput{})
 	}
 	return cmd
 }
@@ -113,11 +118,7 @@ egress; what it finds is on the case's trail.`,
 		Example: `  refundgate review check r-17 --by alice --reason "their outage is over"`,
 		Args:    cobra.ExactArgs(1),
 	}
-	o := addOrder(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.act(cmd, args[0], refund.ActionCheck, o, refund.ActionInput{})
-	}
-	return cmd
+	return a.plain(cmd, refund.ActionCheck)
 }
 
 func newReviewResend(a *app) *cobra.Command {
@@ -130,11 +131,7 @@ among the follow-ups of the account's egress; what came of it is on the trail.`,
 		Example: `  refundgate review resend r-17 --by alice --reason "they confirm that nothing arrived"`,
 		Args:    cobra.ExactArgs(1),
 	}
-	o := addOrder(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.act(cmd, args[0], refund.ActionResend, o, refund.ActionInput{})
-	}
-	return cmd
+	return a.plain(cmd, refund.ActionResend)
 }
 
 func newReviewSettle(a *app) *cobra.Command {
@@ -209,32 +206,13 @@ func newReviewList(a *app) *cobra.Command {
 	flags.BoolVar(&f.Unassigned, "unassigned", false, "only cases assigned to nobody")
 	flags.StringVar(&f.Account, "account", "", "only cases of this account")
 	flags.StringVar((*string)(&f.Reason), "reason", "", "only cases in review for this reason, such as deadline_unknown")
-	flags.IntVar(&f.Limit, "limit", ledger.DefaultPageSize, fmt.Sprintf("cases on a page, at most %d", ledger.MaxPageSize))
-	flags.StringVar(&f.Cursor, "cursor", "", "continue after an earlier page")
+	addPaging(cmd, &f.Limit, &f.Cursor)
 	cmd.MarkFlagsMutuallyExclusive("owner", "unassigned")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if f.Limit < 1 || f.Limit > ledger.MaxPageSize {
-			return usagef("--limit is from 1 to %d", ledger.MaxPageSize)
-		}
 		if f.Reason != "" && !slices.Contains(refund.ReviewReasons, f.Reason) {
 			return usagef("there is no reason %q; reasons are %v", f.Reason, refund.ReviewReasons)
 		}
-		l, err := a.ledger(cmd.Context())
-		if err != nil {
-			return err
-		}
-		defer l.Close()
-		page, err := l.Reviews(cmd.Context(), f)
-		if errors.Is(err, ledger.ErrBadCursor) {
-			return usagef("--cursor is not one that an earlier page printed")
-		}
-		if err != nil {
-			return err
-		}
-		if *out == outputJSON {
-			return printCasesJSON(cmd.OutOrStdout(), page)
-		}
-		return printReviews(cmd.OutOrStdout(), page)
+		return a.list(cmd, f.Limit, *out, printReviews, func(l *ledger.Ledger) (ledger.Page, error) { return l.Reviews(cmd.Context(), f) })
 	}
 	return cmd
 }
