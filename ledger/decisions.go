@@ -31,8 +31,8 @@ type Act struct {
 	Refused string
 }
 
-// ActionRefusedError says that the case, as it is, doesn't allow the action.
-// Nothing was changed.
+// ActionRefusedError says that the case, as it is, doesn't allow the action, or
+// didn't when the action came first. The case was not changed.
 type ActionRefusedError struct {
 	Why string // for people
 }
@@ -46,10 +46,11 @@ func (e *ActionRefusedError) Error() string { return "the action is refused: " +
 // by others.
 //
 // The same action again returns the case as it is by now, whatever has followed
-// on the first time.
+// on the first time. One that was refused stays refused: that is recorded, and
+// what is to be tried again needs another ID.
 //
-// Errors: *refund.InvalidError, ErrNotFound, *ActionRefusedError; nothing was
-// changed then.
+// Errors: *refund.InvalidError, ErrNotFound, *ActionRefusedError; the case was
+// not changed then.
 func (l *Ledger) Act(ctx context.Context, a Act) (refund.Case, error) {
 	if err := a.validate(); err != nil {
 		return refund.Case{}, err

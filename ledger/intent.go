@@ -31,12 +31,14 @@ type Intent struct {
 //
 // It is committed by the session that holds the lock, in a transaction that
 // finds the lock held and the epoch current, the case open, the key unused and
-// an attempt left. A send by hand finds its case in review instead of an
-// attempt left. It, and any call that names a decision, finds that decision to
-// order it, in this generation, and no other call made for it that may have
-// reached the provider; the refusal has CodeClosed otherwise. If one of these fails nothing is recorded and nothing may
-// be sent: *RefusedError, ErrDuplicateCall, ErrKeyTaken, ErrNotFound or
-// ErrLockLost.
+// an attempt left. An automatic call finds that people don't have the case. A
+// send by hand finds its case in review, instead of an attempt left. It, and any
+// call that names a decision, finds that decision to order it, in this
+// generation, and no other call made for it that may have reached the provider;
+// the refusal has CodeClosed otherwise.
+//
+// If one of these fails nothing is recorded and nothing may be sent:
+// *RefusedError, ErrDuplicateCall, ErrKeyTaken, ErrNotFound or ErrLockLost.
 //
 // Any other error comes from the database. Nothing may be sent then either.
 // Should the intent have been committed all the same, it is found by its token
