@@ -154,7 +154,7 @@ func newRefund(id string) refund.Refund {
 // accept opens a refund's case and returns the input of its first send.
 func (r *rig) accept(id string) refund.CallInput {
 	r.t.Helper()
-	c, created, err := r.ledger.Accept(r.t.Context(), newRefund(id), 15*time.Minute)
+	c, created, err := r.ledger.Accept(r.t.Context(), ledger.Submission{Refund: newRefund(id), Deadline: 15 * time.Minute})
 	require.NoError(r.t, err)
 	require.True(r.t, created)
 	return refund.CallInput{

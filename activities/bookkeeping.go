@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/temporal"
@@ -26,7 +25,7 @@ import (
 // Cases is the part of the ledger that keeps cases.
 type Cases interface {
 	Case(ctx context.Context, refundID string) (refund.Case, error)
-	Accept(ctx context.Context, r refund.Refund, deadline time.Duration) (refund.Case, bool, error)
+	Accept(ctx context.Context, s ledger.Submission) (refund.Case, bool, error)
 	MarkStarted(ctx context.Context, refundID string) error
 	Save(ctx context.Context, change ledger.Change) error
 	Act(ctx context.Context, act ledger.Act) (refund.Case, error)
@@ -69,7 +68,7 @@ func (b *Bookkeeping) OpenCase(ctx context.Context, in refund.OpenInput) (refund
 		return refund.OpenResult{}, b.notConfigured(ctx, r)
 	}
 	about := []slog.Attr{slog.String(telemetry.KeyRefundID, r.ID), slog.String(telemetry.KeyAccount, r.Account), slog.String("door", "workflow")}
-	c, created, err := b.Cases.Accept(ctx, r, policy.Deadline)
+	_, created, err := b.Cases.Accept(ctx, ledger.Submission{Refund: r, Deadline: policy.Deadline})
 	var exceeded *ledger.PaymentExceededError
 	var mismatch *ledger.PaymentMismatchError
 	switch {
@@ -86,6 +85,10 @@ func (b *Bookkeeping) OpenCase(ctx context.Context, in refund.OpenInput) (refund
 	}
 	// The refund has a workflow that owns it; no relay need start one.
 	if err := b.Cases.MarkStarted(ctx, r.ID); err != nil {
+		return refund.OpenResult{}, fmt.Errorf("opening the case: %w", err)
+	}
+	c, err := b.Cases.Case(ctx, r.ID)
+	if err != nil {
 		return refund.OpenResult{}, fmt.Errorf("opening the case: %w", err)
 	}
 	return refund.OpenResult{Case: c, Policy: policy}, nil

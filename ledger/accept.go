@@ -13,82 +13,120 @@ import (
 // ActionAccepted is the action of the first event of every case.
 const ActionAccepted = "refund.accepted"
 
-// Accept makes the refund durable and opens its case, due deadline after now.
-// The same refund again returns the case as it stands, with created false;
-// any number of callers may race with one id. (created can also be false for
-// the one whose commit was only confirmed by asking again.)
+// Submission is a refund that somebody hands in.
+type Submission struct {
+	Refund refund.Refund
+	// Client is the client of the intake API that hands it in, and may look the
+	// case up from then on. Empty for those that come another way.
+	Client string
+	// Deadline is how long after its acceptance the case goes to review.
+	Deadline time.Duration
+	// Admit is asked before a refund is stored that isn't known yet; its error
+	// is returned as it is, and nothing was stored. It must not block. Defaults
+	// to admitting all.
+	Admit func() error
+}
+
+// Accept makes the refund durable and opens its case. The same refund again
+// returns the case as it stands, with created false; any number of callers may
+// race with one id. (created can also be false for the one whose commit was
+// only confirmed by asking again.) The case comes without its calls, notices
+// and decisions.
 //
 // Errors: *refund.InvalidError, ErrConflict, *PaymentExceededError,
-// *PaymentMismatchError; nothing was stored then.
-func (l *Ledger) Accept(ctx context.Context, r refund.Refund, deadline time.Duration) (c refund.Case, created bool, err error) {
-	if err := r.Validate(); err != nil {
+// *PaymentMismatchError and those of Admit; nothing was stored then.
+func (l *Ledger) Accept(ctx context.Context, s Submission) (c refund.Case, created bool, err error) {
+	if err := s.Refund.Validate(); err != nil {
 		return refund.Case{}, false, err
 	}
 	// Most repeats end here, without taking a lock.
-	if c, err = l.repeated(ctx, r); !errors.Is(err, ErrNotFound) {
+	if c, err = l.repeated(ctx, s); !errors.Is(err, ErrNotFound) {
 		return c, false, err
 	}
+	if s.Admit != nil {
+		if err := s.Admit(); err != nil {
+			return refund.Case{}, false, err
+		}
+	}
 	err = l.tx(ctx, func(tx *sql.Tx) (err error) {
-		created, err = l.accept(ctx, tx, r, deadline)
+		c, err = l.accept(ctx, tx, s)
 		return err
 	})
+	switch {
+	case err == nil:
+		return c, true, nil
 	// A duplicate key: another payment's refund took the id in the meantime.
-	if err != nil && errno(err) != errnoDuplicateKey {
-		return refund.Case{}, false, fmt.Errorf("accepting refund %s: %w", r.ID, err)
+	case errors.Is(err, errTaken), errno(err) == errnoDuplicateKey:
+		c, err = l.repeated(ctx, s)
+		return c, false, err
 	}
-	c, err = l.repeated(ctx, r)
-	return c, created && err == nil, err
+	return refund.Case{}, false, fmt.Errorf("accepting refund %s: %w", s.Refund.ID, err)
 }
 
-// repeated returns the case of an accepted refund if r is the same refund: its
-// content is that of any of the case's generations.
-func (l *Ledger) repeated(ctx context.Context, r refund.Refund) (refund.Case, error) {
-	c, err := l.Case(ctx, r.ID)
+// errTaken says that the id was accepted meanwhile, with this content or other.
+var errTaken = errors.New("the refund id is taken")
+
+// repeated returns the case of an accepted refund if s hands in the same
+// refund: its content is that of any of the case's generations. A case that is
+// no client's yet becomes the one's who knows all of it.
+func (l *Ledger) repeated(ctx context.Context, s Submission) (refund.Case, error) {
+	id, fingerprint := s.Refund.ID, s.Refund.Fingerprint()
+	c, err := caseRow(ctx, l.pool, id)
 	if err != nil {
-		return refund.Case{}, err
+		return refund.Case{}, fmt.Errorf("reading refund %s: %w", id, err)
 	}
-	if c.Fingerprint == r.Fingerprint() {
-		return c, nil
+	known := c.Fingerprint == fingerprint
+	if !known {
+		err = l.pool.QueryRowContext(ctx, `
+			SELECT COUNT(*) > 0 FROM refund_generations WHERE refund_id = ? AND fingerprint = ?`,
+			id, fingerprint).Scan(&known)
 	}
-	var known bool
-	err = l.pool.QueryRowContext(ctx, `
-		SELECT COUNT(*) > 0 FROM refund_generations WHERE refund_id = ? AND fingerprint = ?`,
-		r.ID, r.Fingerprint()).Scan(&known)
 	switch {
 	case err != nil:
-		return refund.Case{}, fmt.Errorf("reading the generations of refund %s: %w", r.ID, err)
+		return refund.Case{}, fmt.Errorf("reading the generations of refund %s: %w", id, err)
 	case !known:
-		return refund.Case{}, fmt.Errorf("refund %s: %w", r.ID, ErrConflict)
+		return refund.Case{}, fmt.Errorf("refund %s: %w", id, ErrConflict)
+	case c.Client != "" || s.Client == "":
+		return c, nil
 	}
-	return c, nil
+	_, err = l.pool.ExecContext(ctx, `UPDATE refunds SET client = ? WHERE refund_id = ? AND client = ''`, s.Client, id)
+	if err != nil {
+		return refund.Case{}, fmt.Errorf("giving refund %s to its client: %w", id, err)
+	}
+	return caseRow(ctx, l.pool, id) // another client may have been quicker
 }
 
-// accept stores r unless its id is taken.
-func (l *Ledger) accept(ctx context.Context, tx *sql.Tx, r refund.Refund, deadline time.Duration) (created bool, err error) {
+// accept stores the refund. It fails with errTaken if its id is taken.
+func (l *Ledger) accept(ctx context.Context, tx *sql.Tx, s Submission) (refund.Case, error) {
+	r := s.Refund
 	if err := lockPayment(ctx, tx, r); err != nil {
-		return false, err
+		return refund.Case{}, err
 	}
 	// Whoever held the payment before us may have accepted this very refund.
 	switch _, err := caseRow(ctx, tx, r.ID); {
 	case err == nil:
-		return false, nil
+		return refund.Case{}, errTaken
 	case !errors.Is(err, ErrNotFound):
-		return false, err
+		return refund.Case{}, err
 	}
 	if err := reserve(ctx, tx, r); err != nil {
-		return false, err
+		return refund.Case{}, err
 	}
 	now := l.now()
-	_, err = tx.ExecContext(ctx, `
-		INSERT INTO refunds (refund_id, account, order_id, payment_id, amount, currency, payment_amount,
-			reason, requested_by, fingerprint, status, accepted_at, deadline_at, updated_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		r.ID, r.Account, r.OrderID, r.PaymentID, r.Amount.Value, r.Amount.Currency, paymentAmount(r),
-		r.Reason, r.RequestedBy, r.Fingerprint(), refund.StatusQueued, now, now.Add(deadline), now)
-	if err != nil {
-		return false, fmt.Errorf("inserting the refund: %w", err)
+	c := refund.Case{
+		Refund: r, Fingerprint: r.Fingerprint(), Client: s.Client, Status: refund.StatusQueued, Version: 1, Generation: 1,
+		AcceptedAt: now, DeadlineAt: now.Add(s.Deadline),
 	}
-	return true, addEvent(ctx, tx, r.ID, refund.Event{
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO refunds (refund_id, account, order_id, payment_id, amount, currency, payment_amount,
+			reason, requested_by, client, fingerprint, status, accepted_at, deadline_at, updated_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		r.ID, r.Account, r.OrderID, r.PaymentID, r.Amount.Value, r.Amount.Currency, paymentAmount(r),
+		r.Reason, r.RequestedBy, c.Client, c.Fingerprint, c.Status, c.AcceptedAt, c.DeadlineAt, now)
+	if err != nil {
+		return refund.Case{}, fmt.Errorf("inserting the refund: %w", err)
+	}
+	return c, addEvent(ctx, tx, r.ID, refund.Event{
 		At:     now,
 		Actor:  r.RequestedBy,
 		Action: ActionAccepted,

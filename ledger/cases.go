@@ -23,6 +23,8 @@ type Filter struct {
 	Status  refund.Status
 	Owner   string
 	Account string
+	// Client is whose cases: of what it submitted to the intake API.
+	Client string
 	// Limit is how many cases to return, at most MaxPageSize.
 	// Defaults to DefaultPageSize.
 	Limit int
@@ -75,6 +77,9 @@ func (l *Ledger) List(ctx context.Context, f Filter) (Page, error) {
 	}
 	if f.Account != "" {
 		s.add("account = ?", f.Account)
+	}
+	if f.Client != "" {
+		s.add("client = ?", f.Client)
 	}
 	return l.page(ctx, s, f.Limit, f.Cursor)
 }
@@ -158,7 +163,7 @@ func parseCursor(cursor string) (acceptedAt time.Time, refundID string, err erro
 }
 
 const caseColumns = `refund_id, account, order_id, payment_id, amount, currency, payment_amount, reason, requested_by,
-	fingerprint, status, review_reason, owner, version, generation, attempts, provider_refund_id,
+	client, fingerprint, status, review_reason, owner, version, generation, attempts, provider_refund_id,
 	accepted_at, deadline_at, closed_at`
 
 func scanCase(row scanner) (refund.Case, error) {
@@ -166,7 +171,7 @@ func scanCase(row scanner) (refund.Case, error) {
 	var paymentAmount *int64
 	r := &c.Refund
 	err := row.Scan(&r.ID, &r.Account, &r.OrderID, &r.PaymentID, &r.Amount.Value, &r.Amount.Currency, &paymentAmount, &r.Reason, &r.RequestedBy,
-		&c.Fingerprint, &c.Status, &c.ReviewReason, &c.Owner, &c.Version, &c.Generation, &c.Attempts, &c.ProviderRefundID,
+		&c.Client, &c.Fingerprint, &c.Status, &c.ReviewReason, &c.Owner, &c.Version, &c.Generation, &c.Attempts, &c.ProviderRefundID,
 		&c.AcceptedAt, &c.DeadlineAt, &c.ClosedAt)
 	if paymentAmount != nil {
 		r.PaymentAmount = &refund.Money{Value: *paymentAmount, Currency: r.Amount.Currency}

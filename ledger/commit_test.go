@@ -163,7 +163,7 @@ func TestCase42_ConnectionDiesAtCommitElsewhere(t *testing.T) {
 			strike := func() { wires.next.Store(int32(f)) }
 
 			strike()
-			_, _, err := l.Accept(t.Context(), newRefund("r-1"), time.Minute)
+			_, _, err := l.Accept(t.Context(), Submission{Refund: newRefund("r-1"), Deadline: time.Minute})
 			require.NoError(t, err)
 			intend(t, acquire(t, l), submit("r-1", 1))
 			strike()

@@ -72,14 +72,14 @@ func TestCorrect(t *testing.T) {
 
 	// Both contents are this refund's from now on, and no third is.
 	for _, same := range []refund.Refund{original, want} {
-		again, created, err := l.Accept(t.Context(), same, time.Minute)
+		again, created, err := l.Accept(t.Context(), Submission{Refund: same, Deadline: time.Minute})
 		require.NoError(t, err)
 		require.False(t, created)
-		require.Equal(t, c, again)
+		require.Equal(t, bare(c), again)
 	}
 	third := want
 	third.Amount.Value = 1001
-	_, _, err = l.Accept(t.Context(), third, time.Minute)
+	_, _, err = l.Accept(t.Context(), Submission{Refund: third, Deadline: time.Minute})
 	require.ErrorIs(t, err, ErrConflict)
 
 	_, err = k.Intent(t.Context(), submit("r-1", 2))
@@ -102,7 +102,7 @@ func TestCorrect_ThirdGeneration(t *testing.T) {
 	for _, reason := range []string{original.Reason, "second", "third"} {
 		r := original
 		r.Reason = reason
-		_, created, err := l.Accept(t.Context(), r, time.Minute)
+		_, created, err := l.Accept(t.Context(), Submission{Refund: r, Deadline: time.Minute})
 		require.NoError(t, err, reason)
 		require.False(t, created)
 		fingerprints = append(fingerprints, r.Fingerprint())
@@ -267,7 +267,7 @@ func TestCase30_ACorrectionAndANewRefundAtOnce(t *testing.T) {
 			return count(err)
 		})
 		both.Go(func() error {
-			_, _, err := l.Accept(context.Background(), part(id+"-new"), time.Minute)
+			_, _, err := l.Accept(context.Background(), Submission{Refund: part(id + "-new"), Deadline: time.Minute})
 			return count(err)
 		})
 		require.NoError(t, both.Wait())

@@ -51,7 +51,7 @@ func newRefund(id string) refund.Refund {
 
 func accept(t *testing.T, l *Ledger, r refund.Refund) refund.Case {
 	t.Helper()
-	c, created, err := l.Accept(t.Context(), r, 15*time.Minute)
+	c, created, err := l.Accept(t.Context(), Submission{Refund: r, Deadline: 15 * time.Minute})
 	require.NoError(t, err)
 	require.True(t, created)
 	return c
@@ -111,6 +111,12 @@ func theCase(t *testing.T, l *Ledger, refundID string) refund.Case {
 	t.Helper()
 	c, err := l.Case(t.Context(), refundID)
 	require.NoError(t, err)
+	return c
+}
+
+// bare is the case without what belongs to it, as Accept returns it.
+func bare(c refund.Case) refund.Case {
+	c.Calls, c.Notices, c.Decisions = nil, nil, nil
 	return c
 }
 

@@ -74,7 +74,7 @@ func TestMigrate_OldCasesKeepWorking(t *testing.T) {
 	n.PaymentID, n.Outcome = "", refund.OutcomeRejected
 	require.Equal(t, "r-1", addNotice(t, l, n).RefundID)
 	require.Equal(t, 2, correct(t, l, "r-1", "fix-1", refund.Correction{RefundReason: "late"}).Generation)
-	_, created, err := l.Accept(t.Context(), newRefund("r-1"), time.Minute)
+	_, created, err := l.Accept(t.Context(), Submission{Refund: newRefund("r-1"), Deadline: time.Minute})
 	require.NoError(t, err)
 	require.False(t, created)
 }

@@ -9,11 +9,17 @@ import (
 )
 
 // lockPayment holds the row of r's payment until the transaction ends, so that
-// the payment's refunds are weighed one after the other.
+// the payment's refunds are weighed one after the other. The payment's amount
+// is taken from r if r is the first to state it.
 func lockPayment(ctx context.Context, tx *sql.Tx, r refund.Refund) error {
+	var currency *string
+	if r.PaymentAmount != nil {
+		currency = &r.PaymentAmount.Currency
+	}
 	_, err := tx.ExecContext(ctx, `
-		INSERT INTO payments (account, payment_id) VALUES (?, ?)
-		ON DUPLICATE KEY UPDATE payment_id = payments.payment_id`, r.Account, r.PaymentID)
+		INSERT INTO payments (account, payment_id, amount, currency) VALUES (?, ?, ?, ?)
+		ON DUPLICATE KEY UPDATE currency = COALESCE(payments.currency, VALUES(currency)), amount = COALESCE(payments.amount, VALUES(amount))`,
+		r.Account, r.PaymentID, paymentAmount(r), currency)
 	if err != nil {
 		return fmt.Errorf("locking the payment: %w", err)
 	}
@@ -52,34 +58,25 @@ func reserve(ctx context.Context, tx *sql.Tx, r refund.Refund) error {
 	return nil
 }
 
-// paymentLimit returns the payment's amount, taking it from r if r is the
-// first to state it, or nil if nobody has.
+// paymentLimit returns the payment's amount, or nil if nobody has stated it. The
+// payment must be locked.
 func paymentLimit(ctx context.Context, tx *sql.Tx, r refund.Refund) (*refund.Money, error) {
 	var value *int64
 	var currency *string
 	err := tx.QueryRowContext(ctx, `
-		SELECT amount, currency FROM payments WHERE account = ? AND payment_id = ? FOR UPDATE`,
+		SELECT amount, currency FROM payments WHERE account = ? AND payment_id = ?`,
 		r.Account, r.PaymentID).Scan(&value, &currency)
 	if err != nil {
 		return nil, fmt.Errorf("reading the payment: %w", err)
 	}
-	if value != nil && currency != nil {
-		known := refund.Money{Value: *value, Currency: *currency}
-		if r.PaymentAmount != nil && *r.PaymentAmount != known {
-			return nil, &PaymentMismatchError{PaymentID: r.PaymentID, Known: known, Stated: *r.PaymentAmount}
-		}
-		return &known, nil
-	}
-	if r.PaymentAmount == nil {
+	if value == nil || currency == nil {
 		return nil, nil
 	}
-	_, err = tx.ExecContext(ctx, `
-		UPDATE payments SET amount = ?, currency = ? WHERE account = ? AND payment_id = ?`,
-		r.PaymentAmount.Value, r.PaymentAmount.Currency, r.Account, r.PaymentID)
-	if err != nil {
-		return nil, fmt.Errorf("storing the payment's amount: %w", err)
+	known := refund.Money{Value: *value, Currency: *currency}
+	if r.PaymentAmount != nil && *r.PaymentAmount != known {
+		return nil, &PaymentMismatchError{PaymentID: r.PaymentID, Known: known, Stated: *r.PaymentAmount}
 	}
-	return r.PaymentAmount, nil
+	return &known, nil
 }
 
 // paymentAmount is the stated amount of r's payment as a parameter.

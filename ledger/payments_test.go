@@ -29,7 +29,7 @@ func partOf(id string, amount, total int64) refund.Refund {
 
 func tryAccept(t *testing.T, l *Ledger, r refund.Refund) error {
 	t.Helper()
-	_, _, err := l.Accept(t.Context(), r, time.Minute)
+	_, _, err := l.Accept(t.Context(), Submission{Refund: r, Deadline: time.Minute})
 	return err
 }
 
@@ -45,7 +45,7 @@ func TestCase30_TwoRefundsOfSixtyOnAPaymentOfHundred(t *testing.T) {
 			var callers errgroup.Group
 			for i := range 20 {
 				callers.Go(func() error {
-					_, _, err := l.Accept(t.Context(), partOf(fmt.Sprintf("r-60-%d", i), 60, total), time.Minute)
+					_, _, err := l.Accept(t.Context(), Submission{Refund: partOf(fmt.Sprintf("r-60-%d", i), 60, total), Deadline: time.Minute})
 					var e *PaymentExceededError
 					if errors.As(err, &e) {
 						exceeded.Add(1)

@@ -29,7 +29,7 @@ func TestCase43_NoticeCheckAndPeopleAThousandTimes(t *testing.T) {
 		races.Go(func() error {
 			r := partOf(fmt.Sprintf("r-%d", i), 60, 100)
 			r.PaymentID = fmt.Sprintf("pay-%d", i)
-			if _, _, err := l.Accept(t.Context(), r, time.Minute); err != nil {
+			if _, _, err := l.Accept(t.Context(), Submission{Refund: r, Deadline: time.Minute}); err != nil {
 				return err
 			}
 			was := refund.StatusQueued
@@ -158,7 +158,7 @@ func (r *race) reserved(ctx context.Context, status refund.Status) error {
 	}
 	other := partOf(r.r.ID+"-other", 60, 100)
 	other.PaymentID = r.r.PaymentID
-	_, _, err := r.l.Accept(ctx, other, time.Minute)
+	_, _, err := r.l.Accept(ctx, Submission{Refund: other, Deadline: time.Minute})
 	var exceeded *PaymentExceededError
 	if !errors.As(err, &exceeded) || exceeded.Reserved != r.r.Amount {
 		return fmt.Errorf("not reserved once: %w", err)
@@ -236,7 +236,10 @@ func anything(ctx context.Context, l *Ledger, k *EgressLock, id, name string) er
 			_, err := tryCorrect(l, id, name, refund.Correction{RefundReason: name})
 			return err
 		},
-		func() error { _, _, err := l.Accept(ctx, partOf(name, 10, 100), time.Minute); return err },
+		func() error {
+			_, _, err := l.Accept(ctx, Submission{Refund: partOf(name, 10, 100), Deadline: time.Minute})
+			return err
+		},
 	}
 	err = things[rand.N(len(things))]()
 	var refused *ActionRefusedError

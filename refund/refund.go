@@ -187,6 +187,9 @@ type Case struct {
 	Refund Refund `json:"refund"`
 	// Fingerprint is Refund.Fingerprint of the accepted content.
 	Fingerprint string `json:"-"`
+	// Client is the client of the intake API that submitted the refund; empty
+	// if it came another way.
+	Client string `json:"client,omitempty"`
 	Status      Status `json:"status"`
 	// ReviewReason says why people have to look; empty outside review.
 	ReviewReason ReviewReason `json:"review_reason,omitempty"`

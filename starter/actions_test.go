@@ -135,7 +135,7 @@ func TestActionAuthorization(t *testing.T) {
 	require.Equal(t, 200, i.do("GET", "/v1/refunds/r-1", reviewToken, "").status)
 	require.Equal(t, 200, i.do("GET", "/v1/refunds?status=review", reviewToken, "").status)
 	i.do("POST", "/v1/refunds", reviewToken, body(nil)).problem(t, 403, "forbidden")
-	require.Equal(t, "It needs the scope refunds:read or review.", i.do("GET", "/v1/refunds", writeToken, "").problem(t, 403, "forbidden").Detail)
+	require.Equal(t, "It needs the scope refunds:read or refunds:read-all or review.", i.do("GET", "/v1/refunds", writeToken, "").problem(t, 403, "forbidden").Detail)
 }
 
 func TestBadActions(t *testing.T) {

@@ -43,7 +43,7 @@ const (
 
 // Acceptor makes a refund durable. See ledger.Ledger.
 type Acceptor interface {
-	Accept(ctx context.Context, r refund.Refund, deadline time.Duration) (c refund.Case, created bool, err error)
+	Accept(ctx context.Context, s ledger.Submission) (c refund.Case, created bool, err error)
 }
 
 // Reader looks cases up. See ledger.Ledger.
@@ -112,6 +112,9 @@ type Options struct {
 	Log     *slog.Logger
 }
 
+// readScopes each allow to look cases up; which ones, see caller.onlyOwn.
+var readScopes = []string{config.ScopeRead, config.ScopeReadAll, config.ScopeReview}
+
 // API is the intake API as an http.Handler.
 type API struct {
 	opts     Options
@@ -137,9 +140,9 @@ func NewAPI(opts Options) (*API, error) {
 	a := &API{opts: opts, log: opts.Log, callers: callers, mux: http.NewServeMux(), intake: newIntakeCounter()}
 	a.route(intakePath, map[string]http.Handler{
 		http.MethodPost: a.allow(a.submit, config.ScopeWrite),
-		http.MethodGet:  a.allow(a.list, config.ScopeRead, config.ScopeReview),
+		http.MethodGet:  a.allow(a.list, readScopes...),
 	})
-	a.route("/v1/refunds/{id}", map[string]http.Handler{http.MethodGet: a.allow(a.show, config.ScopeRead, config.ScopeReview)})
+	a.route("/v1/refunds/{id}", map[string]http.Handler{http.MethodGet: a.allow(a.show, readScopes...)})
 	a.route("/v1/refunds/{id}/actions/{action}", map[string]http.Handler{http.MethodPost: a.allow(a.act, config.ScopeReview)})
 	a.route("/v1/providers/{account}/notifications", map[string]http.Handler{http.MethodPost: http.HandlerFunc(a.notify)})
 	a.route("/healthz", map[string]http.Handler{http.MethodGet: http.HandlerFunc(a.health)})
@@ -192,7 +195,7 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request, by caller) {
 	// From here on the refund is ours: a caller that hangs up changes nothing.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), ledgerTimeout)
 	defer cancel()
-	c, created, err := a.opts.Ledger.Accept(ctx, rf, a.opts.Deadline)
+	c, created, err := a.opts.Ledger.Accept(ctx, ledger.Submission{Refund: rf, Client: by.name, Deadline: a.opts.Deadline})
 	about := []slog.Attr{slog.String(telemetry.KeyRefundID, rf.ID), slog.String(telemetry.KeyAccount, rf.Account)}
 	if err != nil {
 		p := acceptProblem(rf.ID, err)
@@ -278,8 +281,9 @@ func bodyProblem(err error) problem {
 	return problemMalformed.with(err.Error())
 }
 
-// show answers with a case and its whole trail.
-func (a *API) show(w http.ResponseWriter, r *http.Request, _ caller) {
+// show answers with a case and its whole trail. Another client's case is not
+// told from one that doesn't exist.
+func (a *API) show(w http.ResponseWriter, r *http.Request, by caller) {
 	id := r.PathValue("id")
 	if refund.ValidateID(id) != nil {
 		problemNotFound.write(w)
@@ -288,6 +292,9 @@ func (a *API) show(w http.ResponseWriter, r *http.Request, _ caller) {
 	ctx, cancel := context.WithTimeout(r.Context(), ledgerTimeout)
 	defer cancel()
 	c, err := a.opts.Ledger.Case(ctx, id)
+	if err == nil && !by.sees(c) {
+		err = ledger.ErrNotFound
+	}
 	if err != nil {
 		a.failRead(ctx, w, err)
 		return
@@ -301,7 +308,7 @@ func (a *API) show(w http.ResponseWriter, r *http.Request, _ caller) {
 }
 
 // list answers with a page of cases, the newest first.
-func (a *API) list(w http.ResponseWriter, r *http.Request, _ caller) {
+func (a *API) list(w http.ResponseWriter, r *http.Request, by caller) {
 	filter, fields := parseFilter(r.URL.RawQuery)
 	if len(fields) > 0 {
 		problemInvalidQuery.with("", fields...).write(w)
@@ -309,6 +316,7 @@ func (a *API) list(w http.ResponseWriter, r *http.Request, _ caller) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), ledgerTimeout)
 	defer cancel()
+	filter.Client = by.onlyOwn()
 	page, err := a.opts.Ledger.List(ctx, filter)
 	if err != nil {
 		a.failRead(ctx, w, err)

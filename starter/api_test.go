@@ -180,7 +180,7 @@ func TestAuthorization(t *testing.T) {
 	i.do("GET", "/v1/refunds/r-1", writeToken, "").problem(t, 403, "forbidden")
 
 	require.Equal(t, 202, i.do("POST", "/v1/refunds", "", body(nil), "Authorization", "bearer "+writeToken).status)
-	require.Equal(t, 200, i.do("GET", "/v1/refunds/r-1", readToken, "").status)
+	require.Equal(t, 200, i.do("GET", "/v1/refunds/r-1", auditToken, "").status)
 	for _, token := range []string{writeToken, readToken, ordersToken} {
 		require.NotContains(t, i.logs.String(), token)
 	}
@@ -337,10 +337,10 @@ func newSlowLedger(l *ledger.Ledger) *slowLedger {
 	return &slowLedger{Ledger: l, entered: make(chan struct{}, 1), release: make(chan struct{}), ctxErr: make(chan error, 1)}
 }
 
-func (s *slowLedger) Accept(ctx context.Context, r refund.Refund, deadline time.Duration) (refund.Case, bool, error) {
+func (s *slowLedger) Accept(ctx context.Context, sub ledger.Submission) (refund.Case, bool, error) {
 	s.entered <- struct{}{}
 	<-s.release
-	c, created, err := s.Ledger.Accept(ctx, r, deadline)
+	c, created, err := s.Ledger.Accept(ctx, sub)
 	s.ctxErr <- ctx.Err()
 	return c, created, err
 }

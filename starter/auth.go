@@ -12,6 +12,7 @@ import (
 
 	"refundgate/internal/config"
 	"refundgate/internal/telemetry"
+	"refundgate/refund"
 )
 
 // caller is a client as the API knows it.
@@ -19,6 +20,23 @@ type caller struct {
 	name   string
 	token  [sha256.Size]byte // the SHA-256 of its bearer token
 	scopes []string
+}
+
+// may tells whether the client has the scope.
+func (c caller) may(scope string) bool { return slices.Contains(c.scopes, scope) }
+
+// onlyOwn returns whose cases the client sees: its own, or, empty, everybody's.
+func (c caller) onlyOwn() string {
+	if c.may(config.ScopeReadAll) || c.may(config.ScopeReview) {
+		return ""
+	}
+	return c.name
+}
+
+// sees tells whether the client may look the case up.
+func (c caller) sees(theCase refund.Case) bool {
+	own := c.onlyOwn()
+	return own == "" || own == theCase.Client
 }
 
 func newCallers(clients []config.Client) ([]caller, error) {
@@ -61,7 +79,7 @@ func (a *API) allow(h func(http.ResponseWriter, *http.Request, caller), scopes .
 		case !ok:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="refundgate"`)
 			a.refuse(w, r, c, problemUnauthorized)
-		case !slices.ContainsFunc(scopes, func(s string) bool { return slices.Contains(c.scopes, s) }):
+		case !slices.ContainsFunc(scopes, c.may):
 			// One of them is enough; the header has no way to say "or".
 			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="refundgate", error="insufficient_scope", scope=%q`, scopes[0]))
 			a.refuse(w, r, c, problemForbidden.with("It needs the scope "+wanted+"."))

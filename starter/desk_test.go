@@ -65,7 +65,7 @@ func (o *office) orchestrate() {
 // accept makes a case that goes to review after deadline.
 func (o *office) accept(id string, deadline time.Duration) {
 	o.t.Helper()
-	_, _, err := o.ledger.Accept(o.t.Context(), testRefund(id), deadline)
+	_, _, err := o.ledger.Accept(o.t.Context(), ledger.Submission{Refund: testRefund(id), Deadline: deadline})
 	require.NoError(o.t, err)
 }
 

@@ -128,7 +128,7 @@ func TestStartedBefore(t *testing.T) {
 	hostPort, namespace := testenv.Temporal(t)
 	temporal := dial(t, hostPort, namespace)
 	start := func(id string) client.WorkflowRun {
-		_, _, err := l.Accept(t.Context(), testRefund(id), testDeadline)
+		_, _, err := l.Accept(t.Context(), ledger.Submission{Refund: testRefund(id), Deadline: testDeadline})
 		require.NoError(t, err)
 		run, err := temporal.ExecuteWorkflow(t.Context(), StartOptions(testRefund(id)), refund.WorkflowType, testRefund(id))
 		require.NoError(t, err)
@@ -173,7 +173,7 @@ func TestRelayStartsTheCorrectedGeneration(t *testing.T) {
 		return nil
 	})
 	relay := NewRelay(l, temporal, discard)
-	_, _, err := l.Accept(t.Context(), testRefund("r-1"), testDeadline)
+	_, _, err := l.Accept(t.Context(), ledger.Submission{Refund: testRefund("r-1"), Deadline: testDeadline})
 	require.NoError(t, err)
 	require.NoError(t, relay.pass(t.Context()))
 	require.Equal(t, "pay_1", (<-inputs).PaymentID)
@@ -202,7 +202,7 @@ func TestRefusedStartHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t, testenv.MariaDB(t))
 	for _, id := range []string{"refused", "good"} {
-		_, _, err := l.Accept(t.Context(), testRefund(id), testDeadline)
+		_, _, err := l.Accept(t.Context(), ledger.Submission{Refund: testRefund(id), Deadline: testDeadline})
 		require.NoError(t, err)
 	}
 	relay := NewRelay(l, starterFunc(func(_ context.Context, id string) error {
@@ -227,7 +227,7 @@ func TestRelayReadsOnUntilNothingIsLeft(t *testing.T) {
 	var want []string
 	for n := range relayBatch + 5 {
 		rf := testRefund(fmt.Sprintf("r-%03d", n))
-		_, _, err := l.Accept(t.Context(), rf, testDeadline)
+		_, _, err := l.Accept(t.Context(), ledger.Submission{Refund: rf, Deadline: testDeadline})
 		require.NoError(t, err)
 		want = append(want, refund.WorkflowID(rf.ID))
 	}
@@ -245,7 +245,7 @@ func TestRelayReadsOnUntilNothingIsLeft(t *testing.T) {
 func TestOutageIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t, testenv.MariaDB(t))
-	_, _, err := l.Accept(t.Context(), testRefund("r-1"), testDeadline)
+	_, _, err := l.Accept(t.Context(), ledger.Submission{Refund: testRefund("r-1"), Deadline: testDeadline})
 	require.NoError(t, err)
 	var mu sync.Mutex
 	var calls []time.Time
@@ -272,7 +272,7 @@ func TestOutageIsLeftAlone(t *testing.T) {
 func TestRelayStopsInTheMiddleOfAStart(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t, testenv.MariaDB(t))
-	_, _, err := l.Accept(t.Context(), testRefund("r-1"), testDeadline)
+	_, _, err := l.Accept(t.Context(), ledger.Submission{Refund: testRefund("r-1"), Deadline: testDeadline})
 	require.NoError(t, err)
 	started := make(chan struct{})
 	relay := NewRelay(l, starterFunc(func(ctx context.Context, _ string) error {

@@ -34,7 +34,9 @@ const (
 	writeToken  = "token-that-writes"
 	readToken   = "token-that-reads"
 	ordersToken = "token-that-does-both"
+	shopToken   = "token-of-another-that-does-both"
 	reviewToken = "token-that-reviews"
+	auditToken  = "token-that-reads-all"
 )
 
 func testClients() []config.Client {
@@ -46,6 +48,8 @@ func testClients() []config.Client {
 		{Name: "writer", TokenSHA256: hash(writeToken), Scopes: []string{config.ScopeWrite}},
 		{Name: "reader", TokenSHA256: hash(readToken), Scopes: []string{config.ScopeRead}},
 		{Name: "orders", TokenSHA256: hash(ordersToken), Scopes: []string{config.ScopeWrite, config.ScopeRead}},
+		{Name: "shop", TokenSHA256: hash(shopToken), Scopes: []string{config.ScopeWrite, config.ScopeRead}},
+		{Name: "auditor", TokenSHA256: hash(auditToken), Scopes: []string{config.ScopeReadAll}},
 		{Name: "reviewer", TokenSHA256: hash(reviewToken), Scopes: []string{config.ScopeReview}},
 	}
 }

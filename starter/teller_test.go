@@ -147,7 +147,7 @@ func TestCase25_ParkedNoticeFindsItsCase(t *testing.T) {
 	l := newLedger(t, dsn)
 	_, _, err := l.AddNotice(t.Context(), testNotice("r-1", "evt_1"))
 	require.NoError(t, err)
-	_, _, err = l.Accept(t.Context(), testRefund("r-1"), testDeadline)
+	_, _, err = l.Accept(t.Context(), ledger.Submission{Refund: testRefund("r-1"), Deadline: testDeadline})
 	require.NoError(t, err)
 	var told []string
 	signaller := signallerFunc(func(_ context.Context, id string) error {

@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"refundgate/internal/testenv"
+	"refundgate/ledger"
 	"refundgate/provider/standin"
 	"refundgate/refund"
 )
@@ -231,7 +232,7 @@ func TestReviewWrongUse(t *testing.T) {
 func TestReviewWithoutTemporal(t *testing.T) {
 	t.Parallel()
 	s := newSystemOn(t, testenv.MariaDB(t), "127.0.0.1:1", "default")
-	_, _, err := s.ledger.Accept(t.Context(), newRefund("r-1", "demo"), time.Hour)
+	_, _, err := s.ledger.Accept(t.Context(), ledger.Submission{Refund: newRefund("r-1", "demo"), Deadline: time.Hour})
 	require.NoError(t, err)
 	says := s.failed(exitFailed, "review", "note", "r-1", "--by", "alice", "--reason", "why")
 	require.Contains(t, says, "it is not certain whether action ")

@@ -99,7 +99,7 @@ func (a *app) submit(cmd *cobra.Command, r refund.Refund, out output) error {
 		return err
 	}
 	defer p.close()
-	c, created, err := p.ledger.Accept(ctx, r, cfg.Policy.Deadline)
+	c, created, err := p.ledger.Accept(ctx, ledger.Submission{Refund: r, Deadline: cfg.Policy.Deadline})
 	if errors.Is(err, ledger.ErrConflict) {
 		return fmt.Errorf("refund %s was accepted before with other content; see `refundgate refunds show %s`", r.ID, r.ID)
 	}
@@ -110,6 +110,9 @@ func (a *app) submit(cmd *cobra.Command, r refund.Refund, out output) error {
 		log.WarnContext(ctx, "the refund is accepted; its workflow will be started by `refundgate serve` once Temporal is there", "error", started)
 	}
 	if out == outputJSON {
+		if c, err = p.ledger.Case(ctx, r.ID); err != nil {
+			return err
+		}
 		return printJSON(cmd.OutOrStdout(), c)
 	}
 	word := "accepted"

@@ -61,7 +61,8 @@ type Worker struct {
 
 // Client is one caller of the intake API.
 type Client struct {
-	// Name appears in logs.
+	// Name appears in logs and in the cases that the client submitted; at most
+	// 64 characters. A client of another name doesn't see those cases.
 	Name string `yaml:"name"`
 	// TokenSHA256 is the SHA-256 of the client's bearer token, in hex. The
 	// token must be random (32 bytes from a generator), so that the hash of a
@@ -73,13 +74,14 @@ type Client struct {
 
 // What a client can be allowed to do.
 const (
-	ScopeWrite  = "refunds:write" // submit refunds
-	ScopeRead   = "refunds:read"  // look cases up
-	ScopeReview = "review"        // act on cases
+	ScopeWrite   = "refunds:write"    // submit refunds
+	ScopeRead    = "refunds:read"     // look up the cases that it submitted itself
+	ScopeReadAll = "refunds:read-all" // look up all cases
+	ScopeReview  = "review"           // look up all cases and act on them
 )
 
 // Scopes lists every scope.
-var Scopes = []string{ScopeWrite, ScopeRead, ScopeReview}
+var Scopes = []string{ScopeWrite, ScopeRead, ScopeReadAll, ScopeReview}
 
 // Policy says how long and how often a refund is tried before people take it.
 type Policy struct {

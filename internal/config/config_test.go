@@ -263,8 +263,9 @@ func TestRefusals(t *testing.T) {
 		account + "contract: {not_found_checks: 21}}}":                       "accounts.main.contract.not_found_checks must be from 1 to 20; it is 21",
 		"clients: [{token_sha256: abc, scopes: [admin]}]": "clients[0].name must not be empty; logs show it\n" +
 			"clients[0].token_sha256 must be 64 hex digits, the SHA-256 of the token; see refundgate.example.yaml for how to make one\n" +
-			`clients[0].scopes has the unknown scope "admin"; there is refunds:write, refunds:read, review`,
-		twoClients: "clients[1].name is used twice; give each client a name of its own\nclients[1].token_sha256 belongs to another client already; give each client a token of its own\nclients[1].scopes must name what the client may do: refunds:write, refunds:read, review",
+			`clients[0].scopes has the unknown scope "admin"; there is refunds:write, refunds:read, refunds:read-all, review`,
+		"clients: [{name: " + strings.Repeat("x", 65) + ", token_sha256: \"" + strings.Repeat("0", 64) + "\", scopes: [review]}]": "clients[0].name must have 64 characters at most",
+		twoClients: "clients[1].name is used twice; give each client a name of its own\nclients[1].token_sha256 belongs to another client already; give each client a token of its own\nclients[1].scopes must name what the client may do: refunds:write, refunds:read, refunds:read-all, review",
 	} {
 		path := write(t, content)
 		_, err := Load(path, noEnv)

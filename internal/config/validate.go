@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"refundgate/refund"
 )
@@ -91,6 +92,9 @@ func (w Worker) validate(v *violations) {
 	}
 }
 
+// maxClientName is how many characters of a client's name the ledger keeps.
+const maxClientName = 64
+
 func validateClients(v *violations, clients []Client) {
 	names, tokens := map[string]bool{}, map[string]bool{}
 	for i, c := range clients {
@@ -98,6 +102,8 @@ func validateClients(v *violations, clients []Client) {
 		switch {
 		case c.Name == "":
 			v.add("%s.name must not be empty; logs show it", key)
+		case utf8.RuneCountInString(c.Name) > maxClientName:
+			v.add("%s.name must have %d characters at most", key, maxClientName)
 		case names[c.Name]:
 			v.add("%s.name is used twice; give each client a name of its own", key)
 		}
