@@ -54,7 +54,8 @@ func accept(t *testing.T, l *Ledger, r refund.Refund) refund.Case {
 	c, created, err := l.Accept(t.Context(), Submission{Refund: r, Deadline: 15 * time.Minute})
 	require.NoError(t, err)
 	require.True(t, created)
-	return c
+	require.Equal(t, bare(theCase(t, l, r.ID)), c)
+	return theCase(t, l, r.ID)
 }
 
 // acquire takes the egress lock of the tests' account until the test ends.

@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"refundgate/refund"
@@ -14,16 +13,11 @@ import (
 // most limit of them. A case whose workflow runs is among them for a moment
 // only.
 func (l *Ledger) Overdue(ctx context.Context, before time.Time, limit int) ([]refund.Refund, error) {
-	var automatic []any
-	for _, s := range refund.Statuses {
-		if !s.Final() && s != refund.StatusReview {
-			automatic = append(automatic, s)
-		}
-	}
+	open := automatic()
 	cases, err := queryAll(ctx, l.pool, scanCase, `
 		SELECT `+caseColumns+` FROM refunds
-		WHERE status IN (?`+strings.Repeat(", ?", len(automatic)-1)+`) AND deadline_at < ?
-		ORDER BY accepted_at, refund_id LIMIT ?`, append(automatic, stored(before), limit)...)
+		WHERE status IN (`+placeholders(len(open))+`) AND deadline_at < ?
+		ORDER BY accepted_at, refund_id LIMIT ?`, append(open, stored(before), limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("listing overdue refunds: %w", err)
 	}
