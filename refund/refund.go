@@ -190,7 +190,7 @@ type Case struct {
 	// Client is the client of the intake API that submitted the refund; empty
 	// if it came another way.
 	Client string `json:"client,omitempty"`
-	Status      Status `json:"status"`
+	Status Status `json:"status"`
 	// ReviewReason says why people have to look; empty outside review.
 	ReviewReason ReviewReason `json:"review_reason,omitempty"`
 	// Owner is the person a review case is assigned to.
