@@ -23,7 +23,9 @@ type Config struct {
 	Worker   Worker   `yaml:"worker"`
 	// Clients are the callers of the intake API.
 	Clients []Client `yaml:"clients"`
-	Policy  Policy   `yaml:"policy"`
+	// Admission limits what may wait.
+	Admission Admission `yaml:"admission"`
+	Policy    Policy    `yaml:"policy"`
 	// Defaults holds what every account inherits, value by value.
 	Defaults Account `yaml:"defaults"`
 	// Accounts are the provider accounts, by name, with the defaults already
@@ -70,6 +72,40 @@ type Client struct {
 	TokenSHA256 string `yaml:"token_sha256"`
 	// Scopes are what the client may do; at least one of the scopes below.
 	Scopes []string `yaml:"scopes"`
+	// RequestsPerSecond is how many requests it may make per second in the long
+	// run. 0 means DefaultRequestsPerSecond. Defaults to 0.
+	RequestsPerSecond float64 `yaml:"requests_per_second"`
+	// Burst is how many it may make at once after a while of none. 0 means
+	// DefaultBurst. Defaults to 0.
+	Burst int `yaml:"burst"`
+}
+
+// What a client may do where nothing else is said: twenty times what one
+// account's default budget can send, and a batch at once.
+const (
+	DefaultRequestsPerSecond = 100
+	DefaultBurst             = 1000
+)
+
+// Admission says how much may wait in each account before new refunds are
+// refused. What is accepted is never dropped.
+type Admission struct {
+	// MaxWait is how long a new refund may have to wait, by what waits already
+	// and how quickly it is worked off. Shorter than the policy's deadline, or
+	// the promise is broken when it is made. 0 means two thirds of it. Defaults
+	// to 0.
+	MaxWait time.Duration `yaml:"max_wait"`
+	// MaxBacklog is how many cases may be open, those with people aside.
+	// Defaults to 10000.
+	MaxBacklog int `yaml:"max_backlog"`
+}
+
+// WaitLimit is MaxWait or its default under the policy's deadline.
+func (a Admission) WaitLimit(deadline time.Duration) time.Duration {
+	if a.MaxWait == 0 {
+		return deadline * 2 / 3
+	}
+	return a.MaxWait
 }
 
 // What a client can be allowed to do.
@@ -237,6 +273,7 @@ func Default() Config {
 			Listen:     "127.0.0.1:8480",
 			DrainDelay: time.Second,
 		},
+		Admission: Admission{MaxBacklog: 10_000},
 		Policy: Policy{
 			MaxAttempts: 3,
 			Deadline:    15 * time.Minute,

@@ -33,6 +33,7 @@ func (c Config) Validate() error {
 	c.Worker.validate(&v)
 	validateClients(&v, c.Clients)
 	c.Policy.validate(&v)
+	c.Admission.validate(&v, c.Policy)
 	seen := map[string]bool{}
 	for _, a := range c.Accounts {
 		path := "accounts." + a.Name
@@ -95,6 +96,9 @@ func (w Worker) validate(v *violations) {
 // maxClientName is how many characters of a client's name the ledger keeps.
 const maxClientName = 64
 
+// maxClientRequests bounds a client's limits; what is above is no limit.
+const maxClientRequests = 1_000_000
+
 func validateClients(v *violations, clients []Client) {
 	names, tokens := map[string]bool{}, map[string]bool{}
 	for i, c := range clients {
@@ -116,6 +120,12 @@ func validateClients(v *violations, clients []Client) {
 		default:
 			tokens[string(sum)] = true
 		}
+		if !(c.RequestsPerSecond >= 0 && c.RequestsPerSecond <= maxClientRequests) {
+			v.add("%s.requests_per_second must be from 0 (the default) to %d; it is %v", key, maxClientRequests, c.RequestsPerSecond)
+		}
+		if c.Burst < 0 || c.Burst > maxClientRequests {
+			v.add("%s.burst must be from 0 (the default) to %d; it is %d", key, maxClientRequests, c.Burst)
+		}
 		if len(c.Scopes) == 0 {
 			v.add("%s.scopes must name what the client may do: %s", key, strings.Join(Scopes, ", "))
 		}
@@ -125,6 +135,14 @@ func validateClients(v *violations, clients []Client) {
 			}
 		}
 	}
+}
+
+func (a Admission) validate(v *violations, p Policy) {
+	v.notNegative("admission.max_wait", a.MaxWait)
+	if a.MaxWait >= p.Deadline {
+		v.add("admission.max_wait is %s, but the whole case has %s; make it shorter than policy.deadline", a.MaxWait, p.Deadline)
+	}
+	v.count("admission.max_backlog", a.MaxBacklog, 1_000_000)
 }
 
 func (p Policy) validate(v *violations) {

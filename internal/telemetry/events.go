@@ -26,8 +26,10 @@ const (
 	EventNoticeStored       = "notice.stored"    // with whether it is parked, and its problem
 	EventNoticeDuplicate    = "notice.duplicate" // the same message again
 	EventNoticeRefused      = "notice.refused"
-	EventReviewAction       = "review.action" // what a person did
-	EventReviewDigest       = "review.digest" // what waits for people
+	EventReviewAction       = "review.action"   // what a person did
+	EventReviewDigest       = "review.digest"   // what waits for people
+	EventBacklogLate        = "backlog.late"    // open cases won't meet their deadlines at the measured drain
+	EventBacklogOnTime      = "backlog.on_time" // they will again
 )
 
 // Names of the attributes that events share.
