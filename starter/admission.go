@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
 	"refundgate/internal/config"
 	"refundgate/internal/telemetry"
 	"refundgate/ledger"
@@ -98,10 +101,13 @@ func NewAdmission(loads Loads, limits config.Admission, accounts []config.Accoun
 }
 
 // Admit returns an *OverCapacityError if the account can't take a refund now.
-// If it can, the refund counts as accepted.
+// If it can, the refund counts as accepted. A nil Admission admits all.
 func (a *Admission) Admit(account string) error { return a.admit(account, time.Now()) }
 
 func (a *Admission) admit(account string, now time.Time) error {
+	if a == nil {
+		return nil
+	}
 	i := slices.IndexFunc(a.accounts, func(one *admittance) bool { return one.account.Name == account })
 	if i < 0 {
 		return nil // whoever asks knows the accounts
@@ -112,10 +118,34 @@ func (a *Admission) admit(account string, now time.Time) error {
 // Estimates returns the latest estimate of each account.
 func (a *Admission) Estimates() map[string]Estimate {
 	all := map[string]Estimate{}
+	if a == nil {
+		return all
+	}
 	for _, one := range a.accounts {
 		all[one.account.Name] = one.current(time.Now())
 	}
 	return all
+}
+
+// gather shows the estimates as metrics.
+func (a *Admission) gather() ([]*dto.MetricFamily, error) {
+	r := prometheus.NewRegistry()
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{telemetry.LabelAccount})
+		r.MustRegister(g)
+		return g
+	}
+	drain := gauge(telemetry.MetricDrain, "Cases per second that the egress can settle, by its budget and what was measured within the last minute.")
+	calls := gauge(telemetry.MetricCallsPerCase, "Calls that a settled case took within the last minute, retries and checks included.")
+	wait := gauge(telemetry.MetricExpectedWait, "What a refund that is accepted now has to wait for those before it.")
+	late := gauge(telemetry.MetricBacklogLate, "Open cases that won't be settled by their deadlines at that drain.")
+	for account, e := range a.Estimates() {
+		drain.WithLabelValues(account).Set(e.DrainPerSecond)
+		calls.WithLabelValues(account).Set(e.CallsPerCase)
+		wait.WithLabelValues(account).Set(e.Wait.Seconds())
+		late.WithLabelValues(account).Set(float64(e.Late))
+	}
+	return r.Gather()
 }
 
 // Run measures, and tells when a backlog can't be done in time, until ctx ends.

@@ -91,6 +91,8 @@ type Options struct {
 	Clients []config.Client
 	// Deadline is how long after acceptance a case goes to review.
 	Deadline time.Duration
+	// Admission says which accounts can take more. Defaults to all, always.
+	Admission *Admission
 	// Wake is called after each acceptance and must not block; usually
 	// Relay.Wake. Defaults to nothing: the relay finds the refund by itself
 	// within a second.
@@ -195,11 +197,13 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request, by caller) {
 	// From here on the refund is ours: a caller that hangs up changes nothing.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), ledgerTimeout)
 	defer cancel()
-	c, created, err := a.opts.Ledger.Accept(ctx, ledger.Submission{Refund: rf, Client: by.name, Deadline: a.opts.Deadline})
+	c, created, err := a.opts.Ledger.Accept(ctx, ledger.Submission{
+		Refund: rf, Client: by.name, Deadline: a.opts.Deadline, Admit: func() error { return a.opts.Admission.Admit(rf.Account) },
+	})
 	about := []slog.Attr{slog.String(telemetry.KeyRefundID, rf.ID), slog.String(telemetry.KeyAccount, rf.Account)}
 	if err != nil {
 		p := acceptProblem(rf.ID, err)
-		if p.Status >= http.StatusInternalServerError {
+		if p.Type == problemUnavailable.Type {
 			about = append(about, slog.Any("error", err))
 		}
 		a.refuse(w, r, by, p, about...)
@@ -226,6 +230,7 @@ func (a *API) serves(account string) bool {
 func acceptProblem(refundID string, err error) problem {
 	var exceeded *ledger.PaymentExceededError
 	var mismatch *ledger.PaymentMismatchError
+	var full *OverCapacityError
 	switch {
 	case errors.Is(err, ledger.ErrConflict):
 		return problemConflict.
@@ -241,6 +246,11 @@ func acceptProblem(refundID string, err error) problem {
 			Field:   "payment_amount",
 			Message: fmt.Sprintf("is not what earlier refunds of the payment said: %s", mismatch.Known),
 		})
+	case errors.As(err, &full):
+		return problemOverCapacity.
+			with("Nothing was accepted; the refund can be submitted again after that time. What the account has to do before: " + full.Why + ".").
+			about(refundID).
+			after(full.RetryAfter)
 	default:
 		return problemAway.
 			with("It is not certain whether the refund was accepted. Sending the same request again is safe.").

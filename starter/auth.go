@@ -1,6 +1,7 @@
 package starter
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -9,6 +10,9 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
 
 	"refundgate/internal/config"
 	"refundgate/internal/telemetry"
@@ -20,6 +24,7 @@ type caller struct {
 	name   string
 	token  [sha256.Size]byte // the SHA-256 of its bearer token
 	scopes []string
+	limit  *rate.Limiter
 }
 
 // may tells whether the client has the scope.
@@ -42,13 +47,27 @@ func (c caller) sees(theCase refund.Case) bool {
 func newCallers(clients []config.Client) ([]caller, error) {
 	callers := make([]caller, len(clients))
 	for i, c := range clients {
-		callers[i] = caller{name: c.Name, scopes: c.Scopes}
+		perSecond := cmp.Or(c.RequestsPerSecond, config.DefaultRequestsPerSecond)
+		burst := cmp.Or(c.Burst, config.DefaultBurst)
+		callers[i] = caller{name: c.Name, scopes: c.Scopes, limit: rate.NewLimiter(rate.Limit(perSecond), burst)}
 		n, err := hex.Decode(callers[i].token[:], []byte(c.TokenSHA256))
 		if err != nil || n != sha256.Size {
 			return nil, fmt.Errorf("client %q: token_sha256 is not a SHA-256 in hex", c.Name)
 		}
 	}
 	return callers, nil
+}
+
+// overLimit counts a request and returns how long the client has to wait until
+// it may make one; 0 if this one is within its limit. One that isn't costs
+// nothing.
+func (c caller) overLimit(now time.Time) time.Duration {
+	r := c.limit.ReserveN(now, 1)
+	wait := r.DelayFrom(now)
+	if wait > 0 {
+		r.CancelAt(now)
+	}
+	return wait
 }
 
 // identify returns the client that a request's bearer token belongs to. How
@@ -69,23 +88,29 @@ func (a *API) identify(r *http.Request) (caller, bool) {
 	return found, ok
 }
 
-// allow lets those requests through to h whose client has one of the scopes.
+// allow lets those requests through to h whose client has one of the scopes and
+// is within its limit.
 func (a *API) allow(h func(http.ResponseWriter, *http.Request, caller), scopes ...string) http.Handler {
 	wanted := strings.Join(scopes, " or ")
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, ok := a.identify(r)
-		switch {
-		case !ok:
+		if !ok {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="refundgate"`)
 			a.refuse(w, r, c, problemUnauthorized)
-		case !slices.ContainsFunc(scopes, c.may):
+			return
+		}
+		if wait := c.overLimit(time.Now()); wait > 0 {
+			a.refuse(w, r, c, problemTooManyRequests.after(wait))
+			return
+		}
+		if !slices.ContainsFunc(scopes, c.may) {
 			// One of them is enough; the header has no way to say "or".
 			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="refundgate", error="insufficient_scope", scope=%q`, scopes[0]))
 			a.refuse(w, r, c, problemForbidden.with("It needs the scope "+wanted+"."))
-		default:
-			h(w, r, c)
+			return
 		}
+		h(w, r, c)
 	})
 }
 

@@ -2,10 +2,15 @@ package starter
 
 import (
 	"net/http"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
 
+	"refundgate/internal/config"
+	"refundgate/internal/telemetry"
 	"refundgate/internal/testenv"
 	"refundgate/ledger"
 )
@@ -93,4 +98,51 @@ func TestClientsSeeTheirOwnCases(t *testing.T) {
 		require.Equal(t, 200, shop(content).status)
 		require.Equal(t, 404, i.do("GET", "/v1/refunds/r-3", shopToken, "").status)
 	})
+}
+
+// TestClientLimits: a client that is over its limit is told when it may come
+// back, and may then; others aren't touched, nor is what needs no token.
+func TestClientLimits(t *testing.T) {
+	t.Parallel()
+	i := newIntake(t, newLedger(t, testenv.MariaDB(t)), nil)
+	limited := slices.IndexFunc(i.api.callers, func(c caller) bool { return c.name == "orders" })
+	i.api.callers[limited].limit = rate.NewLimiter(0.4, 3) // one in 2.5 s
+
+	require.Equal(t, 202, i.post(body(nil)).status)
+	require.Equal(t, 200, i.get("/v1/refunds/r-1").status)
+	require.Equal(t, 403, i.do("POST", "/v1/refunds/r-1/actions/note", ordersToken, "{}").status, "counts too")
+	for range 5 { // being refused costs nothing
+		a := i.post(body(nil))
+		a.problem(t, 429, "too-many-requests")
+		require.Contains(t, []string{"2", "3"}, a.header.Get("Retry-After"), "the rest of 2.5 s, rounded up")
+	}
+	i.get("/v1/refunds/r-1").problem(t, 429, "too-many-requests")
+	require.Equal(t, 200, i.do("POST", "/v1/refunds", shopToken, body(nil)).status)
+	require.Equal(t, 401, i.do("GET", "/v1/refunds/r-1", "unknown", "").status)
+	require.Equal(t, 200, i.do("GET", "/readyz", "", "").status)
+	require.Equal(t, 5.0, samples(i.page()[telemetry.MetricIntakeRequests])["result=too-many-requests"], "of submissions")
+
+	time.Sleep(3 * time.Second)
+	require.Equal(t, 200, i.post(body(nil)).status, "who comes back when told is served")
+	i.post(body(nil)).problem(t, 429, "too-many-requests")
+}
+
+// TestOverLimit: the time until the next request to the nanosecond.
+func TestOverLimit(t *testing.T) {
+	t.Parallel()
+	callers, err := newCallers(append(testClients()[:1], config.Client{TokenSHA256: testClients()[1].TokenSHA256, RequestsPerSecond: 4, Burst: 2}))
+	require.NoError(t, err)
+	require.InDelta(t, config.DefaultRequestsPerSecond, float64(callers[0].limit.Limit()), 0)
+	require.Equal(t, config.DefaultBurst, callers[0].limit.Burst())
+
+	c, now := callers[1], time.Now()
+	require.Zero(t, c.overLimit(now))
+	require.Zero(t, c.overLimit(now))
+	require.Equal(t, 250*time.Millisecond, c.overLimit(now))
+	require.Equal(t, 150*time.Millisecond, c.overLimit(now.Add(100*time.Millisecond)))
+	require.Zero(t, c.overLimit(now.Add(250*time.Millisecond)))
+	require.Equal(t, 250*time.Millisecond, c.overLimit(now.Add(250*time.Millisecond)))
+	require.Zero(t, c.overLimit(now.Add(time.Hour)))
+	require.Zero(t, c.overLimit(now.Add(time.Hour)))
+	require.NotZero(t, c.overLimit(now.Add(time.Hour)), "no more than the burst is saved up")
 }

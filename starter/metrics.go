@@ -42,7 +42,8 @@ func newIntakeCounter() *prometheus.CounterVec {
 	for _, result := range []string{
 		resultAccepted, resultDuplicate,
 		problemUnauthorized.name(), problemForbidden.name(), problemMalformed.name(), problemUnsupportedMedia.name(), problemTooLarge.name(),
-		problemInvalidRefund.name(), problemPaymentExceeded.name(), problemPaymentMismatch.name(), problemConflict.name(), problemUnavailable.name(),
+		problemInvalidRefund.name(), problemPaymentExceeded.name(), problemPaymentMismatch.name(), problemConflict.name(),
+		problemTooManyRequests.name(), problemOverCapacity.name(), problemUnavailable.name(),
 	} {
 		c.WithLabelValues(result) // shows zero, so that a rate sees the first one
 	}
@@ -61,12 +62,14 @@ func (a *API) countIntake(r *http.Request, result string) {
 func (a *API) metrics() http.Handler {
 	own := prometheus.NewRegistry()
 	own.MustRegister(a.intake)
-	sources := []prometheus.Gatherer{own, prometheus.GathererFunc(a.gatherCases), prometheus.GathererFunc(a.gatherEgress)}
+	sources := []prometheus.Gatherer{own, prometheus.GathererFunc(a.gatherCases), prometheus.GathererFunc(a.gatherEgress), prometheus.GathererFunc(a.gatherAdmission)}
 	if a.opts.Metrics != nil {
 		sources = append(sources, a.opts.Metrics)
 	}
 	return prom.Handler(a.log, sources...)
 }
+
+func (a *API) gatherAdmission() ([]*dto.MetricFamily, error) { return a.opts.Admission.gather() }
 
 // gatherCases counts the cases in the ledger.
 func (a *API) gatherCases() ([]*dto.MetricFamily, error) {

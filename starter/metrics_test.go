@@ -63,6 +63,7 @@ func TestMetrics_Intake(t *testing.T) {
 		"result=accepted": 1, "result=duplicate": 1, "result=conflict": 1, "result=invalid-refund": 1, "result=malformed-body": 1,
 		"result=forbidden": 1, "result=unauthorized": 1, "result=unsupported-media-type": 0, "result=too-large": 0,
 		"result=payment-exceeded": 0, "result=payment-mismatch": 0, "result=unavailable": 0,
+		"result=too-many-requests": 0, "result=over-capacity": 0,
 	}, samples(i.page()[telemetry.MetricIntakeRequests]))
 }
 

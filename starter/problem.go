@@ -2,6 +2,7 @@ package starter
 
 import (
 	"encoding/json"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -41,6 +42,8 @@ var (
 	problemPaymentExceeded  = newProblem("payment-exceeded", http.StatusUnprocessableEntity, "The payment's refunds would exceed the payment")
 	problemPaymentMismatch  = newProblem("payment-mismatch", http.StatusUnprocessableEntity, "The payment is known with another amount")
 	problemConflict         = newProblem("conflict", http.StatusConflict, "The refund id was used with other content")
+	problemTooManyRequests  = newProblem("too-many-requests", http.StatusTooManyRequests, "The client has made too many requests")
+	problemOverCapacity     = newProblem("over-capacity", http.StatusServiceUnavailable, "The account takes no more refunds for now")
 	problemUnavailable      = newProblem("unavailable", http.StatusServiceUnavailable, "The service is not available for the moment")
 	// problemAway: what is needed does not answer, and soon may.
 	problemAway = problemUnavailable.after(retryAfter)
@@ -73,7 +76,8 @@ func (p problem) after(d time.Duration) problem {
 
 func (p problem) write(w http.ResponseWriter) {
 	if p.retryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(p.retryAfter.Seconds())))
+		// Rounded up: whoever comes back then must not be too early.
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds()))))
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	writeBody(w, p.Status, p)

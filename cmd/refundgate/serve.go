@@ -56,14 +56,15 @@ func (p *parts) serve(ctx context.Context, ln net.Listener) error {
 	relay := starter.NewRelay(p.ledger, p.temporal, p.log)
 	teller := starter.NewTeller(p.ledger, p.temporal, p.log)
 	digest := &starter.Digest{Waiting: p.ledger, Log: p.log}
-	api, err := p.api(relay, teller)
+	admission := starter.NewAdmission(p.ledger, p.cfg.Admission, p.cfg.Accounts, p.cfg.Policy.Deadline, p.log)
+	api, err := p.api(relay, teller, admission)
 	if err != nil {
 		_ = ln.Close() // the other error is the one to tell
 		return err
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	for _, run := range []func(context.Context){relay.Run, teller.Run, digest.Run} {
+	for _, run := range []func(context.Context){relay.Run, teller.Run, digest.Run, admission.Run} {
 		running.Go(func() { run(background) })
 	}
 	server := &starter.Server{Handler: api, Drain: api.Drain, DrainDelay: p.cfg.HTTP.DrainDelay, Log: p.log}
@@ -73,14 +74,14 @@ func (p *parts) serve(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-func (p *parts) api(relay *starter.Relay, teller *starter.Teller) (*starter.API, error) {
+func (p *parts) api(relay *starter.Relay, teller *starter.Teller, admission *starter.Admission) (*starter.API, error) {
 	readers, err := notifications(p.cfg)
 	if err != nil {
 		return nil, err
 	}
 	return starter.NewAPI(starter.Options{
 		Ledger: p.ledger, Accounts: p.cfg.Accounts, Clients: p.cfg.Clients, Deadline: p.cfg.Policy.Deadline,
-		Wake: relay.Wake, Notifications: readers, WakeTeller: teller.Wake, Desk: p.desk(relay.Wake),
+		Admission: admission, Wake: relay.Wake, Notifications: readers, WakeTeller: teller.Wake, Desk: p.desk(relay.Wake),
 		WebUIURL: p.cfg.Temporal.WebUIURL, Namespace: p.cfg.Temporal.Namespace, Metrics: p.metrics, Log: p.log,
 	})
 }

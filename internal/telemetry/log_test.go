@@ -24,7 +24,7 @@ func TestNames(t *testing.T) {
 		"retry.scheduled", "breaker.transition", "gate.paused", "gate.resumed",
 		"egress.owner_acquired", "egress.standby", "egress.owner_lost", "egress.released",
 		"idempotency.duplicate_stopped", "intake.refused",
-		"notice.stored", "notice.duplicate", "notice.refused", "review.action", "review.digest",
+		"notice.stored", "notice.duplicate", "notice.refused", "review.action", "review.digest", "backlog.late", "backlog.on_time",
 		"event", "refund_id", "account", "kind", "seq", "call_key", "budget", "attempt", "wait_ms", "from", "to",
 	}
 	require.Equal(t, want, literals(t, "events.go"))
@@ -39,6 +39,7 @@ func TestMetricNames(t *testing.T) {
 		"refundgate_hidden_retries_blocked_total", "refundgate_egress_owner",
 		"refundgate_settled_total", "refundgate_open_cases", "refundgate_oldest_open_age_seconds",
 		"refundgate_intake_requests_total",
+		"refundgate_drain_per_second", "refundgate_calls_per_case", "refundgate_expected_wait_seconds", "refundgate_backlog_late",
 		"account", "kind", "origin", "outcome", "group", "state", "status", "result",
 	}
 	require.Equal(t, want, literals(t, "metrics.go"))

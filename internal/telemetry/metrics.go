@@ -22,6 +22,12 @@ const (
 
 	// Of the intake API.
 	MetricIntakeRequests = "refundgate_intake_requests_total"
+
+	// Of admission: how an account's backlog is being worked off.
+	MetricDrain        = "refundgate_drain_per_second"
+	MetricCallsPerCase = "refundgate_calls_per_case"
+	MetricExpectedWait = "refundgate_expected_wait_seconds"
+	MetricBacklogLate  = "refundgate_backlog_late"
 )
 
 // Labels of metrics. No label ever holds an id of a refund, an order or a
