@@ -345,8 +345,8 @@ func TestIntake_OverCapacity(t *testing.T) {
 		require.LessOrEqual(t, clients, 5, "those told to come back in %d s", after)
 	}
 	require.Len(t, i.events("intake.refused"), 30)
-	require.Equal(t, 30.0, samples(i.page()[telemetry.MetricIntakeRequests])["result=over-capacity"])
-	require.Equal(t, 4.0, samples(i.page()[telemetry.MetricExpectedWait])["account=main"], "20 at 5/s")
+	require.EqualValues(t, 30, samples(i.page()[telemetry.MetricIntakeRequests])["result=over-capacity"])
+	require.EqualValues(t, 4, samples(i.page()[telemetry.MetricExpectedWait])["account=main"], "20 at 5/s")
 
 	require.Equal(t, 202, i.post(body(map[string]string{"refund_id": `"other"`, "account": `"second"`})).status, "another account has room")
 	open, err := l.List(t.Context(), ledger.Filter{Account: "main", Limit: 1})
