@@ -35,7 +35,6 @@ type run struct {
 	// Tests look on here; nil otherwise.
 	entered, left func(call limiter.Call)
 	started       func(f *limiter.Flight)
-	decided       func(c refund.Case)
 }
 
 // refundCase is one refund: the case as its workflow has it, and what the
@@ -178,9 +177,6 @@ func (r *run) accept(backlog bool) {
 func (r *run) decide(c *refundCase) {
 	step := workflows.Decide(c.Case, r.p.Policy, wall(r.now))
 	c.Status, c.ReviewReason = step.Status, step.Reason
-	if r.decided != nil {
-		r.decided(c.Case)
-	}
 	switch step.Kind {
 	case workflows.StepClose:
 		r.result.Closed++

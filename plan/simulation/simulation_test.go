@@ -180,19 +180,16 @@ func TestSimulationEndsWithItsContext(t *testing.T) {
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	for says, spoil := range map[string]func(p *Params){
-		"backlog":           func(p *Params) { p.Backlog = MaxBacklog + 1 },
-		"inflow":            func(p *Params) { p.Inflow = math.NaN() },
-		"arrivals":          func(p *Params) { p.Arrivals = "odd" },
-		"calls per refund":  func(p *Params) { p.CallsPerRefund = 0 },
-		"latency":           func(p *Params) { p.Latency.P99 = 1 },
-		"together at most":  func(p *Params) { p.Busy, p.Lost = 0.6, 0.6 },
-		"must be from 0":    func(p *Params) { p.Busy, p.Lost = -0.5, 0.6 },
-		"horizon":           func(p *Params) { p.Horizon = 0 },
-		"setting up a gate": func(p *Params) { p.Gate.Interval = -1 },
+		"backlog":                  func(p *Params) { p.Backlog = MaxBacklog + 1 },
+		"inflow":                   func(p *Params) { p.Inflow = math.NaN() },
+		"arrivals":                 func(p *Params) { p.Arrivals = "odd" },
+		"calls per refund":         func(p *Params) { p.CallsPerRefund = 0 },
+		"latency":                  func(p *Params) { p.Latency.P99 = 1 },
+		"together at most":         func(p *Params) { p.Busy, p.Lost = 0.6, 0.6 },
+		"must be from 0":           func(p *Params) { p.Busy, p.Lost = -0.5, 0.6 },
+		"horizon":                  func(p *Params) { p.Horizon = 0 },
+		"budgets must be positive": func(p *Params) { p.Gate.Interval = -1 },
 	} {
-		if says == "setting up a gate" {
-			says = "budgets must be positive"
-		}
 		p := healthy(1, 1, 5, 1)
 		spoil(&p)
 		_, err := Simulate(t.Context(), p)
@@ -214,14 +211,16 @@ func TestPercentile(t *testing.T) {
 
 // watch holds what happens in a run to the promises of gate and policy.
 type watch struct {
-	t        *rapid.T
-	r        *run
-	waiting  map[refund.CallKey]waitingCall
-	last     limiter.Call
-	lastAt   time.Duration
-	starts   int
-	inFlight []time.Duration // ends of the calls in flight
-	sends    map[string]int
+	t       *rapid.T
+	r       *run
+	waiting map[refund.CallKey]waitingCall
+	last    limiter.Call
+	lastAt  time.Duration
+	starts  int
+	sends   map[string]int // by refund id
+	// forgone: since the last start a call has left, which may have been its
+	// group's turn.
+	forgone bool
 }
 
 type waitingCall struct {
@@ -233,27 +232,31 @@ type waitingCall struct {
 // later has to wait for the next one.
 const lead = 100 * time.Millisecond
 
+// started is called too often for require, which is slow even when all is well.
 func (w *watch) started(f *limiter.Flight) {
 	t, now := w.t, w.r.now
 	delete(w.waiting, f.Call.Key)
-	if w.starts > 0 {
-		require.GreaterOrEqual(t, now-w.lastAt, w.r.p.Gate.Interval, "two starts are too close")
+	if w.starts > 0 && now-w.lastAt < w.r.p.Gate.Interval {
+		t.Fatalf("two starts are only %s apart", now-w.lastAt)
 	}
-	require.LessOrEqual(t, f.InFlight, w.r.p.Gate.MaxInFlight)
+	if f.InFlight > w.r.p.Gate.MaxInFlight {
+		t.Fatalf("%d are in flight", f.InFlight)
+	}
 	for _, other := range w.waiting {
 		switch {
 		case other.since > now-lead:
-		case other.Group == f.Call.Group:
-			require.False(t, other.AcceptedAt.Before(f.Call.AcceptedAt), "%s went before %s, which was accepted earlier", f.Call.Key, other.Key)
-		case w.starts > 0:
-			require.NotEqual(t, w.last.Group, f.Call.Group, "%s went although it was the turn of %s", f.Call.Key, other.Key)
+		case other.Group == f.Call.Group && other.AcceptedAt.Before(f.Call.AcceptedAt):
+			t.Fatalf("%s went before %s, which was accepted earlier", f.Call.Key, other.Key)
+		case other.Group != f.Call.Group && w.starts > 0 && w.last.Group == f.Call.Group && !w.forgone:
+			t.Fatalf("%s went although it was the turn of %s", f.Call.Key, other.Key)
 		}
 	}
 	if f.Call.Key.Kind == refund.KindSubmit {
-		w.sends[f.Call.Key.RefundID]++
-		require.LessOrEqual(t, w.sends[f.Call.Key.RefundID], 3)
+		if w.sends[f.Call.Key.RefundID]++; w.sends[f.Call.Key.RefundID] > 3 {
+			t.Fatalf("%s was sent more than three times", f.Call.Key.RefundID)
+		}
 	}
-	w.last, w.lastAt = f.Call, now
+	w.last, w.lastAt, w.forgone = f.Call, now, false
 	w.starts++
 }
 
@@ -274,16 +277,17 @@ func TestPropertyRunKeepsTheRules(t *testing.T) {
 		p.Gate.MaxInFlight = rapid.IntRange(1, 10).Draw(t, "places")
 		// A half-open breaker prefers checks; the order is that of a closed one.
 		p.Gate.Breaker.Window = 1_000_000
-		p.Horizon = 10 * time.Minute
+		p.Horizon = 4 * time.Minute
+		p.Policy.Deadline = 3 * time.Minute
 		r, err := newRun(p)
 		require.NoError(t, err)
 		w := &watch{t: t, r: r, waiting: map[refund.CallKey]waitingCall{}, sends: map[string]int{}}
 		r.entered = func(c limiter.Call) { w.waiting[c.Key] = waitingCall{c, r.now} }
-		r.left = func(c limiter.Call) { delete(w.waiting, c.Key) }
-		r.started = w.started
-		r.decided = func(c refund.Case) {
-			require.LessOrEqual(t, c.Attempts, r.p.Policy.MaxAttempts)
+		r.left = func(c limiter.Call) {
+			delete(w.waiting, c.Key)
+			w.forgone = true
 		}
+		r.started = w.started
 		res, err := r.play(context.Background())
 		require.NoError(t, err)
 		require.Equal(t, w.starts, res.Calls)
