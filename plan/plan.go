@@ -14,11 +14,12 @@ import (
 	"time"
 )
 
-// Highest values that are taken. What is above is a typing mistake rather than
-// an account.
+// Bounds of what is taken. What is beyond is a typing mistake rather than an
+// account. The rates, per second, are those that an account may have.
 const (
 	MaxBacklog        = 10_000_000
-	MaxRate           = 1000 // per second; the gate can't space starts finer
+	MinRate           = 0.01
+	MaxRate           = 1000
 	MaxCallsPerRefund = 1000
 )
 
@@ -28,7 +29,7 @@ type Question struct {
 	Backlog float64
 	// Inflow is how many new refunds come per second, from 0 to MaxRate.
 	Inflow float64
-	// Rate is how many calls may start per second: above 0, up to MaxRate.
+	// Rate is how many calls may start per second, from MinRate to MaxRate.
 	Rate float64
 	// CallsPerRefund is how many calls a refund takes on average: its attempts
 	// and checks together. From 1 to MaxCallsPerRefund.
@@ -62,8 +63,8 @@ func (q Question) Validate() error {
 	if !(q.Inflow >= 0 && q.Inflow <= MaxRate) {
 		add("Inflow", "must be from 0 to %d refunds per second; it is %v", MaxRate, q.Inflow)
 	}
-	if !(q.Rate > 0 && q.Rate <= MaxRate) {
-		add("Rate", "must be more than 0 and at most %d calls per second; it is %v", MaxRate, q.Rate)
+	if !(q.Rate >= MinRate && q.Rate <= MaxRate) {
+		add("Rate", "must be from %v to %d calls per second; it is %v", MinRate, MaxRate, q.Rate)
 	}
 	if !(q.CallsPerRefund >= 1 && q.CallsPerRefund <= MaxCallsPerRefund) {
 		add("CallsPerRefund", "must be from 1 to %d calls; it is %v", MaxCallsPerRefund, q.CallsPerRefund)

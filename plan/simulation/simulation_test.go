@@ -159,6 +159,27 @@ func TestBreakerOpens(t *testing.T) {
 	require.Less(t, run.Calls, 400, "an open breaker lets three calls out in half a minute")
 }
 
+// Rejects close their refunds and say nothing about the provider's health.
+func TestRejects(t *testing.T) {
+	t.Parallel()
+	p := healthy(30, 0, 5, 2)
+	p.Reject = 1
+	run, err := Simulate(t.Context(), p)
+	require.NoError(t, err)
+	require.Equal(t, Run{Drained: true, After: run.After, Calls: 30, Closed: 30, ClosedCalls: 30, Oldest: run.Oldest}, run)
+}
+
+// A backlog is gone when a start time passes unused, not before.
+func TestDrainedAtTheFirstUnusedStart(t *testing.T) {
+	t.Parallel()
+	p := healthy(3, 0, 5, 1)
+	p.Latency = constant(10 * time.Millisecond)
+	run, err := Simulate(t.Context(), p)
+	require.NoError(t, err)
+	require.Equal(t, 600*time.Millisecond, run.After)
+	require.Equal(t, 410*time.Millisecond, run.Oldest)
+}
+
 // The deadline ends a call that is in flight.
 func TestDeadlineInFlight(t *testing.T) {
 	t.Parallel()
