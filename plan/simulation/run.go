@@ -200,7 +200,10 @@ func (r *run) decide(c *refundCase) {
 // close takes leave of a case that is closed or with people.
 func (r *run) close(c *refundCase) {
 	r.age(c)
-	r.result.ClosedCalls += c.sent
+	if c.sent > 0 {
+		r.result.Called++
+		r.result.CalledCalls += c.sent
+	}
 	delete(r.open, c.Refund.ID)
 	if c.backlog {
 		r.backlog--

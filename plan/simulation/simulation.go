@@ -102,12 +102,12 @@ type Run struct {
 	// nobody waiting for it. If not, After is when the run was given up.
 	Drained bool
 	After   time.Duration
-	// Calls were sent, Closed refunds got a final result, and Review of them
+	// Calls were sent in all. Closed refunds got a final result, and Review
 	// were handed to people.
 	Calls, Closed, Review int
-	// ClosedCalls is how many calls the closed refunds and those in review
-	// took.
-	ClosedCalls int
+	// Called is how many of the refunds closed or handed over were ever sent,
+	// and CalledCalls how many calls those took.
+	Called, CalledCalls int
 	// PlaceWaits counts the starts that were due and waited for a place in
 	// flight.
 	PlaceWaits int
@@ -124,8 +124,8 @@ type Summary struct {
 	// P50 and P95 are over the runs; +Inf seconds where that many did not
 	// drain.
 	P50, P95 float64
-	// CallsPerRefund is the average over all refunds that were closed or
-	// handed to people.
+	// CallsPerRefund is the average over the refunds that were closed or handed
+	// to people, leaving out those that were never sent; 0 if there are none.
 	CallsPerRefund float64
 	// Review, PlaceWaits and BreakerOpened are per run, on average.
 	Review, PlaceWaits, BreakerOpened float64
@@ -139,7 +139,7 @@ type Summary struct {
 func Runs(ctx context.Context, p Params, n int) (Summary, error) {
 	var s Summary
 	var drains []float64
-	var calls, refunds int
+	var calls, called int
 	for i := range n {
 		p := p
 		p.Seed += uint64(i)
@@ -148,7 +148,7 @@ func Runs(ctx context.Context, p Params, n int) (Summary, error) {
 			return Summary{}, err
 		}
 		s.Runs++
-		calls, refunds = calls+run.ClosedCalls, refunds+run.Closed+run.Review
+		calls, called = calls+run.CalledCalls, called+run.Called
 		s.Review += float64(run.Review) / float64(n)
 		s.PlaceWaits += float64(run.PlaceWaits) / float64(n)
 		s.BreakerOpened += float64(run.BreakerOpened) / float64(n)
@@ -163,8 +163,8 @@ func Runs(ctx context.Context, p Params, n int) (Summary, error) {
 		s.Drained++
 		drains = append(drains, run.After.Seconds())
 	}
-	if refunds > 0 {
-		s.CallsPerRefund = float64(calls) / float64(refunds)
+	if called > 0 {
+		s.CallsPerRefund = float64(calls) / float64(called)
 	}
 	s.P50, s.P95 = percentile(drains, 50), percentile(drains, 95)
 	return s, nil

@@ -109,6 +109,7 @@ func TestOverload(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, s.Drained)
 	require.True(t, math.IsInf(s.P50, 1))
+	require.InDelta(t, 1, s.CallsPerRefund, 0.2, "who was never sent doesn't count")
 	require.Equal(t, p.Horizon, s.GivenUp)
 }
 
@@ -123,7 +124,7 @@ func TestAlwaysBusy(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, run.Drained)
 	require.Equal(t, Run{
-		Drained: true, After: run.After, Calls: 60, Review: 20, ClosedCalls: 60, Oldest: run.Oldest,
+		Drained: true, After: run.After, Calls: 60, Review: 20, Called: 20, CalledCalls: 60, Oldest: run.Oldest,
 	}, run)
 }
 
@@ -166,7 +167,7 @@ func TestRejects(t *testing.T) {
 	p.Reject = 1
 	run, err := Simulate(t.Context(), p)
 	require.NoError(t, err)
-	require.Equal(t, Run{Drained: true, After: run.After, Calls: 30, Closed: 30, ClosedCalls: 30, Oldest: run.Oldest}, run)
+	require.Equal(t, Run{Drained: true, After: run.After, Calls: 30, Closed: 30, Called: 30, CalledCalls: 30, Oldest: run.Oldest}, run)
 }
 
 // A backlog is gone when a start time passes unused, not before.
@@ -187,7 +188,7 @@ func TestDeadlineInFlight(t *testing.T) {
 	p.Latency, p.Policy.Deadline = constant(2*time.Second), time.Second
 	run, err := Simulate(t.Context(), p)
 	require.NoError(t, err)
-	require.Equal(t, Run{Drained: true, After: time.Second, Calls: 1, Review: 1, ClosedCalls: 1, Oldest: time.Second}, run)
+	require.Equal(t, Run{Drained: true, After: time.Second, Calls: 1, Review: 1, Called: 1, CalledCalls: 1, Oldest: time.Second}, run)
 }
 
 func TestSimulationEndsWithItsContext(t *testing.T) {
