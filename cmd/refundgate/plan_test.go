@@ -176,3 +176,23 @@ func TestPlanWrongUse(t *testing.T) {
 		})
 	}
 }
+
+// What the README shows is what the command prints.
+func TestPlanInTheReadme(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	shown := 0
+	for block := range strings.SplitSeq(string(readme), "```console\n$ refundgate plan ") {
+		args, rest, _ := strings.Cut(block, "\n")
+		want, _, _ := strings.Cut(rest, "```")
+		if !strings.HasPrefix(args, "--") {
+			continue // what comes before the first of them
+		}
+		shown++
+		out, errs, code := refundgate(t, "", append([]string{"plan"}, strings.Fields(args)...)...)
+		require.Zero(t, code, errs)
+		require.Equal(t, want, out)
+	}
+	require.Equal(t, 2, shown)
+}
