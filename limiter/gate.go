@@ -312,15 +312,45 @@ func (g *Gate) enter(w *waiter) error {
 	return nil
 }
 
+// occupy takes a place in flight for a call to the endpoint and returns how
+// many are taken. The caller holds g.mu.
+func (g *Gate) occupy(e *endpoint) int {
+	g.inFlight++
+	e.inFlight++
+	return g.inFlight
+}
+
+// started takes the slots of the next call, which left at now. The caller holds
+// g.mu.
+func (g *Gate) started(e *endpoint, now time.Duration) {
+	g.nextStart = now + g.cfg.Interval
+	e.started(now)
+	g.next = nil
+}
+
+// ended gives back the place of a call that has been in flight. The caller
+// holds g.mu.
+func (g *Gate) ended(w *waiter, v Verdict, now time.Duration) {
+	g.inFlight--
+	g.endpoints.of(w.call.Key.Kind).inFlight--
+	g.breaker.report(w.generation, v, now)
+}
+
+// forgo gives back the turn of a call that did not start, if it has it. The
+// caller holds g.mu.
+func (g *Gate) forgo(w *waiter) {
+	if g.next == w {
+		g.next = nil
+		g.breaker.giveBack(w.generation)
+	}
+}
+
 // leave gives back whatever the call still holds.
 func (g *Gate) leave(w *waiter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.room.remove(w)
-	if g.next == w {
-		g.next = nil
-		g.breaker.giveBack(w.generation) // it was its turn and it did not start
-	}
+	g.forgo(w)
 	g.active--
 	if g.refusal != nil && g.active == 0 {
 		close(g.idle)

@@ -181,6 +181,11 @@ func (c stallingConn) Write(b []byte) (int, error) {
 // serve reads one request from c, answers it after the given time, and notes
 // when its first byte came.
 func (w *world) serve(c net.Conn, answer time.Duration) {
+	w.serveBy(c, func() time.Duration { return answer })
+}
+
+// serveBy is serve with a delay that is asked for once the first byte is there.
+func (w *world) serveBy(c net.Conn, answer func() time.Duration) {
 	defer c.Close()
 	br := bufio.NewReader(c)
 	if _, err := br.Peek(1); err != nil {
@@ -190,10 +195,11 @@ func (w *world) serve(c net.Conn, answer time.Duration) {
 	w.writes = append(w.writes, w.clock.Now())
 	w.mu.Unlock()
 	w.requests.Add(1)
+	delay := answer()
 	if _, err := http.ReadRequest(br); err != nil {
 		return
 	}
-	time.Sleep(answer)
+	time.Sleep(delay)
 	_, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
 }
 

@@ -16,7 +16,9 @@ type waiter struct {
 	serial uint64 // arrival; breaks ties of AcceptedAt
 	index  int    // in the heap, or -1
 	prep   *preparation
-	deaths int // how many of its connections were closed before its turn
+	// rehearsed: it needs no connection, for nothing will be sent.
+	rehearsed bool
+	deaths    int // how many of its connections were closed before its turn
 	// generation is the breaker's, from the call's turn on.
 	generation uint64
 	turn       chan struct{} // closed when the call is next
@@ -33,7 +35,7 @@ func (w *waiter) before(other *waiter) bool {
 
 // ready tells whether the call has a connection that still stands.
 func (w *waiter) ready() bool {
-	return w.prep != nil && w.prep.client != nil && w.prep.client.Err() == nil
+	return w.rehearsed || (w.prep != nil && w.prep.client != nil && w.prep.client.Err() == nil)
 }
 
 // room is the waiting room: for each group a line per kind of call.

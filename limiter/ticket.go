@@ -188,9 +188,7 @@ func (t *Ticket) write(conn net.Conn, b []byte) (int, error) {
 		g.cfg.Events.Started(t.waiter.call, t.passage)
 	}
 	g.mu.Lock()
-	g.nextStart = after + g.cfg.Interval
-	g.endpoints.of(t.waiter.call.Key.Kind).started(after)
-	g.next = nil
+	g.started(g.endpoints.of(t.waiter.call.Key.Kind), after)
 	g.mu.Unlock()
 	g.wake()
 	return n, err
@@ -227,9 +225,7 @@ func (t *Ticket) hold() *NotSentError {
 		case due <= now:
 			// The dispatcher let the call be next with a place free, and only
 			// the next call takes places.
-			g.inFlight++
-			endpoint.inFlight++
-			t.passage.InFlight = g.inFlight
+			t.passage.InFlight = g.occupy(endpoint)
 			g.mu.Unlock()
 			return nil
 		}
@@ -297,9 +293,7 @@ func (t *Ticket) finish() Passage {
 			verdict = Failing
 		}
 		t.gate.mu.Lock()
-		t.gate.inFlight--
-		t.gate.endpoints.of(t.waiter.call.Key.Kind).inFlight--
-		t.gate.breaker.report(t.waiter.generation, verdict, t.gate.cfg.Clock.Now())
+		t.gate.ended(t.waiter, verdict, t.gate.cfg.Clock.Now())
 		t.gate.mu.Unlock()
 		t.gate.wake()
 	}

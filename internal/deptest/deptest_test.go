@@ -34,7 +34,9 @@ var rules = []rule{
 	{pkg: "workflows", may: only("refund", "internal/telemetry")},
 	// Activities know the parts' types and errors, and are handed the parts.
 	{pkg: "activities", may: only("refund", "provider", "limiter", "ledger", "internal/telemetry")},
-	{pkg: "plan", may: only("refund")},
+	{pkg: "plan", may: nothing, stdlibOnly: true},
+	// The simulation decides and queues with the code of production.
+	{pkg: "plan/simulation", may: only("refund", "plan", "workflows", "limiter", "internal/telemetry")},
 	{pkg: "internal/config", may: only("refund")},
 	{pkg: "internal/telemetry", may: only("refund")},
 	{pkg: "internal/devenv", may: only("refund")},
