@@ -120,7 +120,7 @@ func TestClientLimits(t *testing.T) {
 	require.Equal(t, 200, i.do("POST", "/v1/refunds", shopToken, body(nil)).status)
 	require.Equal(t, 401, i.do("GET", "/v1/refunds/r-1", "unknown", "").status)
 	require.Equal(t, 200, i.do("GET", "/readyz", "", "").status)
-	require.EqualValues(t, 5, samples(i.page()[telemetry.MetricIntakeRequests])["result=too-many-requests"], "of submissions")
+	require.InDelta(t, 5, samples(i.page()[telemetry.MetricIntakeRequests])["result=too-many-requests"], 0, "of submissions")
 
 	time.Sleep(3 * time.Second)
 	require.Equal(t, 200, i.post(body(nil)).status, "who comes back when told is served")
