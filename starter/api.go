@@ -31,7 +31,7 @@ import (
 const (
 	// maxBody bounds a submission, in bytes. The largest valid one is well
 	// under 20 KiB.
-	maxBody = 64 << 10
+	maxBody = ledger.MaxPayload
 	// ledgerTimeout bounds what a request waits for the database.
 	ledgerTimeout = 10 * time.Second
 	// pingTimeout bounds the readiness check's look at the database.
@@ -69,6 +69,7 @@ type Egresses interface {
 type Totals interface {
 	OpenCases(ctx context.Context) ([]ledger.OpenCases, error)
 	Settled(ctx context.Context) ([]ledger.Settled, error)
+	InboxLoad(ctx context.Context) (ledger.InboxLoad, error)
 }
 
 // Ledger is what the API needs of the ledger.
@@ -187,7 +188,7 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request, by caller) {
 	}
 	rf, err := DecodeRefund(body)
 	if err == nil && !a.serves(rf.Account) {
-		err = &refund.InvalidError{Fields: []refund.FieldError{{Field: "account", Message: "is not a configured account"}}}
+		err = errUnknownAccount
 	}
 	if err != nil {
 		a.refuse(w, r, by, bodyProblem(err))
@@ -225,6 +226,10 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request, by caller) {
 func (a *API) serves(account string) bool {
 	return slices.ContainsFunc(a.opts.Accounts, func(acc config.Account) bool { return acc.Name == account })
 }
+
+// errUnknownAccount is the answer to a refund of an account that isn't
+// configured.
+var errUnknownAccount = &refund.InvalidError{Fields: []refund.FieldError{{Field: "account", Message: "is not a configured account"}}}
 
 // acceptProblem is the answer for what the ledger did not accept.
 func acceptProblem(refundID string, err error) problem {

@@ -27,11 +27,18 @@ const maxFieldErrors = 30
 // encoding/json, which would let a typo, a doubled member or other letter case
 // decide about money without a word. The error is a *refund.InvalidError that
 // names every bad field, or says why the body can't be read at all.
-func DecodeRefund(body []byte) (refund.Refund, error) {
+func DecodeRefund(body []byte) (refund.Refund, error) { return decodeRefund(body, "") }
+
+// decodeRefund is DecodeRefund for a refund whose id is known from elsewhere, if
+// knownID isn't empty: the body may leave it out, and must not differ.
+func decodeRefund(body []byte, knownID string) (refund.Refund, error) {
 	var d decoder
 	members, err := d.document(body, "refund_id", "account", "order_id", "payment_id", "amount", "payment_amount", "reason", "requested_by")
 	if err != nil {
 		return refund.Refund{}, err
+	}
+	if _, there := members["refund_id"]; !there && knownID != "" {
+		members["refund_id"], _ = json.Marshal(knownID) // a string always can be
 	}
 	r := refund.Refund{
 		ID:          d.text("refund_id", members["refund_id"]),
@@ -49,6 +56,9 @@ func DecodeRefund(body []byte) (refund.Refund, error) {
 	r.PaymentAmount = d.money("payment_amount", members["payment_amount"])
 
 	d.refuseAll(r.Validate())
+	if knownID != "" && r.ID != knownID {
+		d.refuse("refund_id", "is not that of the row")
+	}
 	if err := d.invalid(""); err != nil {
 		return refund.Refund{}, err
 	}

@@ -62,7 +62,7 @@ func (a *API) countIntake(r *http.Request, result string) {
 func (a *API) metrics() http.Handler {
 	own := prometheus.NewRegistry()
 	own.MustRegister(a.intake)
-	sources := []prometheus.Gatherer{own, prometheus.GathererFunc(a.gatherCases), prometheus.GathererFunc(a.gatherEgress), prometheus.GathererFunc(a.gatherAdmission)}
+	sources := []prometheus.Gatherer{own, prometheus.GathererFunc(a.gatherCases), prometheus.GathererFunc(a.gatherEgress), prometheus.GathererFunc(a.gatherAdmission), prometheus.GathererFunc(a.gatherInbox)}
 	if a.opts.Metrics != nil {
 		sources = append(sources, a.opts.Metrics)
 	}
@@ -70,6 +70,30 @@ func (a *API) metrics() http.Handler {
 }
 
 func (a *API) gatherAdmission() ([]*dto.MetricFamily, error) { return a.opts.Admission.gather() }
+
+// gatherInbox counts the rows of the inbox.
+func (a *API) gatherInbox() ([]*dto.MetricFamily, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	load, err := a.opts.Ledger.InboxLoad(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: telemetry.MetricInboxRows, Help: "Rows of refund_inbox: waiting to be accepted, or refused and waiting for people.",
+	}, []string{telemetry.LabelState})
+	rows.WithLabelValues("waiting").Set(float64(load.Waiting))
+	rows.WithLabelValues("refused").Set(float64(load.Refused))
+	oldest := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: telemetry.MetricInboxOldestAge, Help: "Age of the oldest row of refund_inbox that waits to be accepted; 0 if there is none.",
+	})
+	if load.Oldest != nil {
+		oldest.Set(max(0, time.Since(*load.Oldest).Seconds())) // clocks differ
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(rows, oldest)
+	return r.Gather()
+}
 
 // gatherCases counts the cases in the ledger.
 func (a *API) gatherCases() ([]*dto.MetricFamily, error) {

@@ -174,6 +174,10 @@ func (away) EgressOwners(context.Context) ([]ledger.Owner, error) {
 	return nil, errors.New("gone away")
 }
 
+func (away) InboxLoad(context.Context) (ledger.InboxLoad, error) {
+	return ledger.InboxLoad{}, errors.New("gone away")
+}
+
 // Without the database the process still shows itself.
 func TestMetrics_WithoutTheDatabase(t *testing.T) {
 	t.Parallel()
@@ -184,6 +188,7 @@ func TestMetrics_WithoutTheDatabase(t *testing.T) {
 	require.Contains(t, page, "go_goroutines")
 	require.NotContains(t, page, telemetry.MetricEgressOwner, "unknown isn't zero")
 	require.NotContains(t, page, telemetry.MetricOpenCases)
+	require.NotContains(t, page, telemetry.MetricInboxRows)
 	require.Contains(t, i.logs.String(), "gone away")
 	require.Equal(t, 405, i.do("POST", "/metrics", "", "").status)
 }

@@ -14,7 +14,7 @@ import (
 func newServe(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
-		Short: "Run the intake API, take notifications, and start and tell workflows",
+		Short: "Run the intake API and the inbox, take notifications, and start and tell workflows",
 		Long: `Serves the intake API (POST and GET /v1/refunds, the actions on a case, the
 providers' notifications, /healthz, /readyz) at http.listen and /metrics there,
 for Prometheus: its own, and those of the egress, wherever that runs.
@@ -22,6 +22,9 @@ for Prometheus: its own, and those of the egress, wherever that runs.
 It serves until it is told to stop; then it turns unready, finishes the requests
 in work and ends. A refund or a notification is in the database before it is
 answered for; its workflow is started, or told, as soon as Temporal is there.
+
+It also accepts what order services put into the table refund_inbox; see
+"refundgate inbox".
 
 What waits for people is logged every five minutes, as the event review.digest.`,
 		Example: `  refundgate serve --config refundgate.yaml`,
@@ -57,6 +60,10 @@ func (p *parts) serve(ctx context.Context, ln net.Listener) error {
 	teller := starter.NewTeller(p.ledger, p.temporal, p.log)
 	digest := &starter.Digest{Waiting: p.ledger, Log: p.log}
 	admission := starter.NewAdmission(p.ledger, p.cfg.Admission, p.cfg.Accounts, p.cfg.Policy.Deadline, p.log)
+	inbox := starter.NewInbox(starter.InboxOptions{
+		Store: p.ledger, Accounts: p.cfg.Accounts, Client: p.cfg.Inbox.Client, Deadline: p.cfg.Policy.Deadline,
+		Admission: admission, Wake: relay.Wake, Log: p.log,
+	})
 	api, err := p.api(relay, teller, admission)
 	if err != nil {
 		_ = ln.Close() // the other error is the one to tell
@@ -64,7 +71,7 @@ func (p *parts) serve(ctx context.Context, ln net.Listener) error {
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	for _, run := range []func(context.Context){relay.Run, teller.Run, digest.Run, admission.Run} {
+	for _, run := range []func(context.Context){relay.Run, teller.Run, digest.Run, admission.Run, inbox.Run} {
 		running.Go(func() { run(background) })
 	}
 	server := &starter.Server{Handler: api, Drain: api.Drain, DrainDelay: p.cfg.HTTP.DrainDelay, Log: p.log}

@@ -23,6 +23,7 @@ type Config struct {
 	Worker   Worker   `yaml:"worker"`
 	// Clients are the callers of the intake API.
 	Clients []Client `yaml:"clients"`
+	Inbox   Inbox    `yaml:"inbox"`
 	// Admission limits what may wait.
 	Admission Admission `yaml:"admission"`
 	Policy    Policy    `yaml:"policy"`
@@ -86,6 +87,13 @@ const (
 	DefaultRequestsPerSecond = 100
 	DefaultBurst             = 1000
 )
+
+// Inbox is about the refunds that come as rows of refund_inbox.
+type Inbox struct {
+	// Client is the name of the client whose cases they become, and who sees
+	// them. Defaults to nobody's: those see them who may see all.
+	Client string `yaml:"client"`
+}
 
 // Admission says how much may wait in each account before new refunds are
 // refused. What is accepted is never dropped.

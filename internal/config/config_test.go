@@ -266,6 +266,7 @@ func TestRefusals(t *testing.T) {
 			`clients[0].scopes has the unknown scope "admin"; there is refunds:write, refunds:read, refunds:read-all, review`,
 		"clients: [{name: " + strings.Repeat("x", 65) + ", token_sha256: \"" + strings.Repeat("0", 64) + "\", scopes: [review]}]":            "clients[0].name must have 64 characters at most",
 		"clients: [{name: a, token_sha256: \"" + strings.Repeat("0", 64) + "\", scopes: [review], requests_per_second: -1, burst: 1000001}]": "clients[0].requests_per_second must be from 0 (the default) to 1000000; it is -1\nclients[0].burst must be from 0 (the default) to 1000000; it is 1000001",
+		"inbox: {client: orders}":     "inbox.client is \"orders\", which is none of the clients; name one of them, or none",
 		"admission: {max_wait: 15m}":  "admission.max_wait is 15m0s, but the whole case has 15m0s; make it shorter than policy.deadline",
 		"admission: {max_wait: -1s}":  "admission.max_wait must not be negative; it is -1s",
 		"admission: {max_backlog: 0}": "admission.max_backlog must be from 1 to 1000000; it is 0",

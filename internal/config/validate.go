@@ -32,6 +32,9 @@ func (c Config) Validate() error {
 	c.HTTP.validate(&v)
 	c.Worker.validate(&v)
 	validateClients(&v, c.Clients)
+	if c.Inbox.Client != "" && !slices.ContainsFunc(c.Clients, func(one Client) bool { return one.Name == c.Inbox.Client }) {
+		v.add("inbox.client is %q, which is none of the clients; name one of them, or none", c.Inbox.Client)
+	}
 	c.Policy.validate(&v)
 	c.Admission.validate(&v, c.Policy)
 	seen := map[string]bool{}

@@ -39,6 +39,7 @@ func TestMetricNames(t *testing.T) {
 		"refundgate_hidden_retries_blocked_total", "refundgate_egress_owner",
 		"refundgate_settled_total", "refundgate_open_cases", "refundgate_oldest_open_age_seconds",
 		"refundgate_intake_requests_total",
+		"refundgate_inbox_rows", "refundgate_inbox_oldest_age_seconds",
 		"refundgate_drain_per_second", "refundgate_calls_per_case", "refundgate_expected_wait_seconds", "refundgate_backlog_late",
 		"account", "kind", "origin", "outcome", "group", "state", "status", "result",
 	}

@@ -23,6 +23,10 @@ const (
 	// Of the intake API.
 	MetricIntakeRequests = "refundgate_intake_requests_total"
 
+	// Of the inbox, from the ledger.
+	MetricInboxRows      = "refundgate_inbox_rows"
+	MetricInboxOldestAge = "refundgate_inbox_oldest_age_seconds"
+
 	// Of admission: how an account's backlog is being worked off.
 	MetricDrain        = "refundgate_drain_per_second"
 	MetricCallsPerCase = "refundgate_calls_per_case"
@@ -38,7 +42,7 @@ const (
 	LabelOrigin  = "origin"  // refund.Origin
 	LabelOutcome = "outcome" // refund.Outcome
 	LabelGroup   = "group"   // refund.Group
-	LabelState   = "state"   // of the breaker: limiter.BreakerState
+	LabelState   = "state"   // of the breaker: limiter.BreakerState; of rows of the inbox
 	LabelStatus  = "status"  // refund.Status
 	LabelResult  = "result"  // of a submission
 )

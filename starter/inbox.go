@@ -1,0 +1,156 @@
+package starter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"refundgate/internal/config"
+	"refundgate/internal/telemetry"
+	"refundgate/ledger"
+)
+
+const (
+	// inboxBatch is how many rows an inbox relay claims at a time.
+	inboxBatch = 100
+	// inboxLease is how long they are its own; after that another may take
+	// what it left.
+	inboxLease = 30 * time.Second
+)
+
+// InboxStore is the table that order services write to. See ledger.Ledger.
+type InboxStore interface {
+	Acceptor
+	ClaimInbox(ctx context.Context, limit int, lease time.Duration) ([]ledger.InboxRow, error)
+	DeleteInbox(ctx context.Context, id int64) error
+	DelayInbox(ctx context.Context, id int64, until time.Time) error
+	RefuseInbox(ctx context.Context, id int64, reason string) error
+}
+
+// InboxOptions are what an Inbox is made of. All fields without a default are
+// required.
+type InboxOptions struct {
+	Store    InboxStore
+	Accounts []config.Account
+	// Client is whose the cases become. Defaults to nobody's: only those see
+	// them who may see all.
+	Client string
+	// Deadline is how long after acceptance a case goes to review.
+	Deadline time.Duration
+	// Admission says which accounts can take more. Defaults to all, always.
+	Admission *Admission
+	// Wake is called after each acceptance and must not block. Defaults to
+	// nothing.
+	Wake func()
+	Log  *slog.Logger
+}
+
+// Inbox accepts the refunds that order services put into refund_inbox, as the
+// API accepts those that it is sent. A row is deleted once its refund is
+// accepted, waits while the account has no room, and is set aside with the
+// reason if it can't be accepted. Acceptance is idempotent, so any number may
+// run, and a row that one of them left is another's soon.
+type Inbox struct {
+	opts   InboxOptions
+	rounds *rounds
+}
+
+// NewInbox returns an inbox. It does nothing until Run.
+func NewInbox(opts InboxOptions) *Inbox {
+	if opts.Wake == nil {
+		opts.Wake = func() {}
+	}
+	in := &Inbox{opts: opts}
+	in.rounds = newRounds("the inbox can't be worked off", in.pass, opts.Log)
+	return in
+}
+
+// Run works the inbox off until ctx ends. It goes on through any outage of the
+// database.
+func (in *Inbox) Run(ctx context.Context) { in.rounds.run(ctx) }
+
+// pass works off all that is due.
+func (in *Inbox) pass(ctx context.Context) error {
+	for {
+		rows, err := in.opts.Store.ClaimInbox(ctx, inboxBatch, inboxLease)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			if err := in.take(ctx, row); err != nil {
+				return err
+			}
+		}
+		if len(rows) < inboxBatch {
+			return nil
+		}
+	}
+}
+
+// take accepts a row's refund. An error is one of the database: the row stays
+// as it is.
+func (in *Inbox) take(ctx context.Context, row ledger.InboxRow) error {
+	if row.Payload == nil {
+		return in.refuse(ctx, row, problemTooLarge.with(fmt.Sprintf("It may have %d bytes.", ledger.MaxPayload)))
+	}
+	rf, err := decodeRefund(row.Payload, row.RefundID)
+	if err == nil && !slices.ContainsFunc(in.opts.Accounts, func(acc config.Account) bool { return acc.Name == rf.Account }) {
+		err = errUnknownAccount
+	}
+	if err != nil {
+		return in.refuse(ctx, row, bodyProblem(err))
+	}
+	_, created, err := in.opts.Store.Accept(ctx, ledger.Submission{
+		Refund: rf, Client: in.opts.Client, Deadline: in.opts.Deadline, Admit: func() error { return in.opts.Admission.Admit(rf.Account) },
+	})
+	var full *OverCapacityError
+	if errors.As(err, &full) {
+		return in.opts.Store.DelayInbox(ctx, row.ID, time.Now().Add(full.RetryAfter))
+	}
+	if err != nil {
+		p := acceptProblem(rf.ID, err)
+		if p.Type == problemUnavailable.Type {
+			return err
+		}
+		return in.refuse(ctx, row, p)
+	}
+	event := telemetry.EventRefundDuplicate
+	if created {
+		event = telemetry.EventRefundAccepted
+		in.opts.Wake()
+	}
+	telemetry.Event(ctx, in.opts.Log, slog.LevelInfo, event,
+		slog.String(telemetry.KeyRefundID, rf.ID),
+		slog.String(telemetry.KeyAccount, rf.Account),
+		slog.String("client", in.opts.Client),
+		slog.Int64("inbox_id", row.ID))
+	return in.opts.Store.DeleteInbox(ctx, row.ID)
+}
+
+// refuse sets a row aside. Of its payload only the names of fields and what is
+// wrong with them are kept beside it, and nothing is logged.
+func (in *Inbox) refuse(ctx context.Context, row ledger.InboxRow, p problem) error {
+	var reason strings.Builder
+	fmt.Fprintf(&reason, "%s: %s", p.name(), p.Title)
+	if p.Detail != "" {
+		fmt.Fprintf(&reason, ". %s", p.Detail)
+	}
+	for _, f := range p.Errors {
+		fmt.Fprintf(&reason, "; %s %s", f.Field, f.Message)
+	}
+	if err := in.opts.Store.RefuseInbox(ctx, row.ID, reason.String()); err != nil {
+		return err
+	}
+	event := telemetry.EventIntakeRefused
+	if p.Type == problemConflict.Type {
+		event = telemetry.EventRefundConflict
+	}
+	telemetry.Event(ctx, in.opts.Log, slog.LevelWarn, event,
+		slog.Int64("inbox_id", row.ID),
+		slog.String("problem", p.name()))
+	return nil
+}
