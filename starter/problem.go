@@ -41,13 +41,21 @@ var (
 	problemPaymentExceeded  = newProblem("payment-exceeded", http.StatusUnprocessableEntity, "The payment's refunds would exceed the payment")
 	problemPaymentMismatch  = newProblem("payment-mismatch", http.StatusUnprocessableEntity, "The payment is known with another amount")
 	problemConflict         = newProblem("conflict", http.StatusConflict, "The refund id was used with other content")
+	problemTooManyRequests  = newProblem("too-many-requests", http.StatusTooManyRequests, "The client has made too many requests")
+	problemOverCapacity     = newProblem("over-capacity", http.StatusServiceUnavailable, "The account takes no more refunds for now")
 	problemUnavailable      = newProblem("unavailable", http.StatusServiceUnavailable, "The service is not available for the moment")
 	// problemAway: what is needed does not answer, and soon may.
 	problemAway = problemUnavailable.after(retryAfter)
 )
 
+// problems lists every problem there is; openapi.yaml tells of each.
+var problems []problem
+
+// newProblem declares a problem.
 func newProblem(name string, status int, title string) problem {
-	return problem{Type: problemPrefix + name, Title: title, Status: status}
+	p := problem{Type: problemPrefix + name, Title: title, Status: status}
+	problems = append(problems, p)
+	return p
 }
 
 // name is the short form of the type: "conflict".
