@@ -40,7 +40,7 @@ func (d *fakeDesk) Correct(_ context.Context, refundID, id string, c refund.Corr
 }
 
 func (d *fakeDesk) answer() (refund.Case, error) {
-	return refund.Case{Refund: testRefund("r-1"), Status: refund.StatusReview, Owner: "lin", Version: 8}, d.err
+	return refund.Case{Refund: testRefund("r-1"), Status: refund.StatusReview, Owner: "lin", Version: 8, Generation: 1}, d.err
 }
 
 // goodActions has a valid body for each action.

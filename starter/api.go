@@ -151,6 +151,7 @@ func NewAPI(opts Options) (*API, error) {
 	a.route("/healthz", map[string]http.Handler{http.MethodGet: http.HandlerFunc(a.health)})
 	a.route("/readyz", map[string]http.Handler{http.MethodGet: http.HandlerFunc(a.ready)})
 	a.route("/metrics", map[string]http.Handler{http.MethodGet: a.metrics()})
+	a.route(openAPIPath, map[string]http.Handler{http.MethodGet: http.HandlerFunc(openAPI)})
 	a.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { problemNotFound.write(w) })
 	return a, nil
 }

@@ -191,6 +191,7 @@ func TestRouting(t *testing.T) {
 	i := newIntake(t, newLedger(t, testenv.MariaDB(t)), nil)
 	for path, allow := range map[string]string{
 		"/v1/refunds": "GET, HEAD, POST", "/v1/refunds/r-1": "GET, HEAD", "/healthz": "GET, HEAD", "/readyz": "GET, HEAD",
+		"/openapi.yaml": "GET, HEAD",
 	} {
 		a := i.do("DELETE", path, ordersToken, "")
 		a.problem(t, 405, "method-not-allowed")

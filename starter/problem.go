@@ -49,8 +49,14 @@ var (
 	problemAway = problemUnavailable.after(retryAfter)
 )
 
+// problems lists every problem there is; openapi.yaml tells of each.
+var problems []problem
+
+// newProblem declares a problem.
 func newProblem(name string, status int, title string) problem {
-	return problem{Type: problemPrefix + name, Title: title, Status: status}
+	p := problem{Type: problemPrefix + name, Title: title, Status: status}
+	problems = append(problems, p)
+	return p
 }
 
 // name is the short form of the type: "conflict".
