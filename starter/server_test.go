@@ -77,7 +77,7 @@ func TestServerLimitsHeaders(t *testing.T) {
 	go func() { _ = server.Serve(t.Context(), ln) }()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+ln.Addr().String(), nil)
 	require.NoError(t, err)
-	req.Header.Set("X-Long", strings.Repeat("x", 4*maxHeaderBytes))
+	req.Header.Set("X-Long", strings.Repeat("x", 4*defaultLimits.headerBytes))
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
