@@ -55,11 +55,7 @@ type Server struct {
 // served for DrainDelay more, the listener closes, and the requests in work
 // are finished. It returns nil after a clean stop, and closes ln in any case.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	l := s.limits
-	if l == (limits{}) {
-		l = defaultLimits
-	}
-	srv := s.httpServer(l)
+	srv := s.httpServer()
 	if s.MaxConnections > 0 {
 		ln = netutil.LimitListener(ln, s.MaxConnections)
 	}
@@ -86,7 +82,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	case <-time.After(s.DrainDelay):
 	}
 	// No request in work takes longer than the time-outs let it.
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.write)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), srv.WriteTimeout)
 	defer cancel()
 	if err := srv.Shutdown(drain); err != nil {
 		return fmt.Errorf("stopping the HTTP server: %w", errors.Join(err, srv.Close()))
@@ -94,7 +90,11 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-func (s *Server) httpServer(l limits) *http.Server {
+func (s *Server) httpServer() *http.Server {
+	l := s.limits
+	if l == (limits{}) {
+		l = defaultLimits
+	}
 	return &http.Server{
 		Handler:           s.Handler,
 		TLSConfig:         s.TLS,

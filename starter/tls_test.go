@@ -252,8 +252,8 @@ func TestTLSBrokenFilesChangeNothing(t *testing.T) {
 		if tt.content != nil {
 			s.write(tt.file, tt.content)
 		}
-		require.EqualValues(t, good, serving(), tt.name)
-		require.EqualValues(t, good, serving(), tt.name)
+		require.Equal(t, good, serving(), tt.name)
+		require.Equal(t, good, serving(), tt.name)
 		failures := s.logs.Events(t, telemetry.EventTLSReloadFailed)
 		require.Len(t, failures, i+1, "%s: once a state of the files", tt.name)
 		require.Equal(t, "ERROR", failures[i]["level"])
@@ -268,7 +268,7 @@ func TestTLSBrokenFilesChangeNothing(t *testing.T) {
 		good++
 		s.write(s.files.ClientCAFile, clients.pem)
 		s.replace(good)
-		require.EqualValues(t, good, serving(), "after: %s", tt.name)
+		require.Equal(t, good, serving(), "after: %s", tt.name)
 	}
 }
 
