@@ -2,30 +2,44 @@ package starter
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
-// Limits on what a slow or hostile client can hold of the server. Submissions
-// are small; the answer waits for the database at most.
-const (
-	readHeaderTimeout = 5 * time.Second
-	readTimeout       = 15 * time.Second
-	writeTimeout      = readTimeout + ledgerTimeout + 5*time.Second
-	idleTimeout       = time.Minute
-	maxHeaderBytes    = 16 << 10
-	// drainTimeout is how long a stopping server waits for the requests in
-	// work; none takes longer than its own time-outs.
-	drainTimeout = writeTimeout
-)
+// limits is what a slow or hostile client can hold of the server.
+type limits struct {
+	readHeader  time.Duration // until a request's headers are there, the TLS handshake included
+	read        time.Duration // until its body is there, from the beginning of the headers
+	write       time.Duration // until its answer is written, from the end of the headers
+	idle        time.Duration // between two requests of a connection
+	headerBytes int           // of a request's headers; net/http adds 4 KiB to it
+}
+
+// defaultLimits: submissions are small, and the answer waits for the database
+// at most.
+var defaultLimits = limits{
+	readHeader:  5 * time.Second,
+	read:        15 * time.Second,
+	write:       15*time.Second + ledgerTimeout + 5*time.Second,
+	idle:        time.Minute,
+	headerBytes: 16 << 10,
+}
 
 // Server serves HTTP until it is told to stop, and then stops in order.
 type Server struct {
 	Handler http.Handler
+	// TLS makes it serve HTTPS; usually from NewTLS. Defaults to plain HTTP.
+	TLS *tls.Config
+	// MaxConnections is how many connections may be open at once; those over it
+	// wait in the listener's queue. Defaults to no limit.
+	MaxConnections int
 	// Drain is called when the server begins to stop; usually API.Drain.
 	// Defaults to nothing.
 	Drain func()
@@ -33,23 +47,26 @@ type Server struct {
 	// load balancers see that it is not ready. Defaults to no delay.
 	DrainDelay time.Duration
 	Log        *slog.Logger
+
+	limits limits // zero: defaultLimits; tests have shorter ones
 }
 
 // Serve serves on ln until ctx ends. Then readiness goes off, requests are
 // served for DrainDelay more, the listener closes, and the requests in work
 // are finished. It returns nil after a clean stop, and closes ln in any case.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	srv := &http.Server{
-		Handler:           s.Handler,
-		ReadHeaderTimeout: readHeaderTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn),
+	srv := s.httpServer()
+	if s.MaxConnections > 0 {
+		ln = netutil.LimitListener(ln, s.MaxConnections)
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(ln) }()
+	go func() {
+		if s.TLS != nil {
+			failed <- srv.ServeTLS(ln, "", "")
+		} else {
+			failed <- srv.Serve(ln)
+		}
+	}()
 
 	select {
 	case err := <-failed:
@@ -64,10 +81,31 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return fmt.Errorf("serving HTTP: %w", err)
 	case <-time.After(s.DrainDelay):
 	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	// No request in work takes longer than the time-outs let it.
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), srv.WriteTimeout)
 	defer cancel()
 	if err := srv.Shutdown(drain); err != nil {
 		return fmt.Errorf("stopping the HTTP server: %w", errors.Join(err, srv.Close()))
 	}
 	return nil
+}
+
+func (s *Server) httpServer() *http.Server {
+	l := s.limits
+	if l == (limits{}) {
+		l = defaultLimits
+	}
+	return &http.Server{
+		Handler:           s.Handler,
+		TLSConfig:         s.TLS,
+		ReadHeaderTimeout: l.readHeader,
+		ReadTimeout:       l.read,
+		WriteTimeout:      l.write,
+		IdleTimeout:       l.idle,
+		MaxHeaderBytes:    l.headerBytes,
+		// In HTTP/2, WriteTimeout ends a request, and this the connection of a
+		// client that reads nothing.
+		HTTP2:    &http.HTTP2Config{WriteByteTimeout: l.write},
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn),
+	}
 }

@@ -47,7 +47,8 @@ are. Ctrl-C stops all of it.
 A database that is configured (mysql.dsn, REFUNDGATE_MYSQL_DSN) and a Temporal
 that is named (temporal.address, TEMPORAL_ADDRESS) are used instead of private
 ones; the search attributes must be registered there. Accounts and clients that
-are configured are used as well.
+are configured are used as well. The intake API speaks plain HTTP here, whatever
+http.tls says.
 
 With --data the state is kept, and the other commands find this environment:
   refundgate refunds list --config DIR/refundgate.yaml`,
@@ -103,7 +104,7 @@ func (a *app) dev(cmd *cobra.Command, opts devOptions) (err error) {
 	if _, err := p.egress(running, g, p.cfg.Accounts, out); err != nil { // serve shows what they measure
 		return err
 	}
-	g.Go(func() error { return p.serve(running, env.intake) })
+	g.Go(func() error { return p.serve(running, env.intake, nil) })
 	env.print(out)
 	if opts.samples {
 		g.Go(func() error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"sync"
@@ -37,7 +38,12 @@ What waits for people is logged every five minutes, as the event review.digest.`
 			if len(cfg.Accounts) == 0 || len(cfg.Clients) == 0 {
 				return fmt.Errorf("serving needs at least one entry under accounts and one under clients; see refundgate.example.yaml")
 			}
-			p, err := connect(cmd.Context(), cfg, a.logger(cmd))
+			log := a.logger(cmd)
+			secured, err := starter.NewTLS(cfg.HTTP.TLS, log)
+			if err != nil {
+				return err
+			}
+			p, err := connect(cmd.Context(), cfg, log)
 			if err != nil {
 				return err
 			}
@@ -46,16 +52,25 @@ What waits for people is logged every five minutes, as the event review.digest.`
 			if err != nil {
 				return fmt.Errorf("listening at http.listen: %w", err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "intake: http://%s\n", ln.Addr())
-			return p.serve(cmd.Context(), ln)
+			if secured == nil && !isLoopback(ln.Addr()) {
+				log.WarnContext(cmd.Context(), "tokens and refunds travel in clear to the intake unless something in front of it ends TLS; see http.tls in refundgate.example.yaml", "listen", ln.Addr().String())
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "intake: %s://%s\n", cfg.HTTP.Scheme(), ln.Addr())
+			return p.serve(cmd.Context(), ln, secured)
 		},
 	}
 }
 
-// serve runs the intake API on ln, and beside it what starts and tells
-// workflows and reminds people, until ctx ends. Those outlive the API, so that
-// what comes last is still passed on.
-func (p *parts) serve(ctx context.Context, ln net.Listener) error {
+// isLoopback tells whether only this machine reaches the address.
+func isLoopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// serve runs the intake API on ln, over TLS if secured is not nil, and beside
+// it what starts and tells workflows and reminds people, until ctx ends. Those
+// outlive the API, so that what comes last is still passed on.
+func (p *parts) serve(ctx context.Context, ln net.Listener, secured *tls.Config) error {
 	relay := starter.NewRelay(p.ledger, p.temporal, p.log)
 	teller := starter.NewTeller(p.ledger, p.temporal, p.log)
 	digest := &starter.Digest{Waiting: p.ledger, Log: p.log}
@@ -74,7 +89,10 @@ func (p *parts) serve(ctx context.Context, ln net.Listener) error {
 	for _, run := range []func(context.Context){relay.Run, teller.Run, digest.Run, admission.Run, inbox.Run} {
 		running.Go(func() { run(background) })
 	}
-	server := &starter.Server{Handler: api, Drain: api.Drain, DrainDelay: p.cfg.HTTP.DrainDelay, Log: p.log}
+	server := &starter.Server{
+		Handler: api, TLS: secured, MaxConnections: p.cfg.HTTP.MaxConnections,
+		Drain: api.Drain, DrainDelay: p.cfg.HTTP.DrainDelay, Log: p.log,
+	}
 	err = server.Serve(ctx, ln)
 	stop()
 	running.Wait()

@@ -52,7 +52,38 @@ type HTTP struct {
 	// DrainDelay is how long a stopping server says "not ready" and still
 	// serves, so that load balancers move away first. Defaults to 1s.
 	DrainDelay time.Duration `yaml:"drain_delay"`
+	// MaxConnections is how many connections may be open at once, idle ones
+	// too; those over it wait to be accepted until one closes. Each is a file
+	// descriptor. From 1 to 100000. Defaults to 1024.
+	MaxConnections int `yaml:"max_connections"`
+	// TLS makes the server speak HTTPS.
+	TLS TLS `yaml:"tls"`
 }
+
+// Scheme is what the server's URLs begin with: https or http.
+func (h HTTP) Scheme() string {
+	if h.TLS.Enabled() {
+		return "https"
+	}
+	return "http"
+}
+
+// TLS names the PEM files of a server that speaks TLS, 1.2 or later. All of
+// them are read again when they change, without a restart.
+type TLS struct {
+	// CertFile holds the server's certificate, followed by the intermediate
+	// ones. Defaults to empty: the server speaks plain HTTP.
+	CertFile string `yaml:"cert_file"`
+	// KeyFile holds the certificate's private key, not encrypted. It goes with
+	// CertFile.
+	KeyFile string `yaml:"key_file"`
+	// ClientCAFile holds the authorities of which every client must present a
+	// certificate, beside its token. Defaults to empty: no client has to.
+	ClientCAFile string `yaml:"client_ca_file"`
+}
+
+// Enabled tells whether the server speaks TLS.
+func (t TLS) Enabled() bool { return t.CertFile != "" }
 
 // Worker is the worker process.
 type Worker struct {
@@ -278,8 +309,9 @@ func Default() Config {
 			WebUIURL:  "http://127.0.0.1:8233",
 		},
 		HTTP: HTTP{
-			Listen:     "127.0.0.1:8480",
-			DrainDelay: time.Second,
+			Listen:         "127.0.0.1:8480",
+			DrainDelay:     time.Second,
+			MaxConnections: 1024,
 		},
 		Admission: Admission{MaxBacklog: 10_000},
 		Policy: Policy{

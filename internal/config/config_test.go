@@ -211,6 +211,12 @@ func TestRefusals(t *testing.T) {
 		"temporal: {web_ui_url: \"localhost:8233\"}":                         "temporal.web_ui_url must be a URL such as https://api.example.com",
 		"http: {listen: \"8480\"}":                                           "http.listen must be host:port, such as 127.0.0.1:8480",
 		"worker: {metrics_listen: \"8481\"}":                                 "worker.metrics_listen must be host:port, such as 127.0.0.1:8481, or empty",
+		"http: {max_connections: 0}":                                         "http.max_connections must be from 1 to 100000; it is 0",
+		"http: {max_connections: 100001}":                                    "http.max_connections must be from 1 to 100000; it is 100001",
+		"http: {tls: {cert: a}}":                                             ":1: http.tls.cert is not a known key; see refundgate.example.yaml",
+		"http: {tls: {cert_file: a}}":                                        "http.tls.cert_file needs http.tls.key_file, its private key",
+		"http: {tls: {key_file: a, client_ca_file: b}}":                      "http.tls.key_file needs http.tls.cert_file, the certificate it belongs to",
+		"http: {tls: {client_ca_file: a}}":                                   "http.tls.client_ca_file needs http.tls.cert_file and http.tls.key_file; without TLS no client has a certificate",
 		"http: {drain_delay: -1s}":                                           "http.drain_delay must not be negative; it is -1s",
 		"mysql: {dsn: \"app:pw@tcp(db)/x\"}":                                 "mysql.dsn must not hold a password; put it where mysql.password_env or mysql.password_file says, or give the whole DSN in REFUNDGATE_MYSQL_DSN",
 		"mysql: {dsn: nonsense}":                                             "mysql.dsn is not a DSN such as user@tcp(host:3306)/refundgate",
@@ -300,6 +306,17 @@ func TestAccountTwice(t *testing.T) {
 	main.Name, main.BaseURL = "main", "http://127.0.0.1"
 	cfg.Accounts = []Account{main, main}
 	require.EqualError(t, cfg.Validate(), "accounts.main is there twice; give each account a name of its own")
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	plain := load(t, "", noEnv).HTTP
+	require.False(t, plain.TLS.Enabled())
+	require.Equal(t, "http", plain.Scheme())
+	secure := load(t, "http: {tls: {cert_file: a.pem, key_file: b.pem, client_ca_file: c.pem}}", noEnv).HTTP
+	require.Equal(t, TLS{CertFile: "a.pem", KeyFile: "b.pem", ClientCAFile: "c.pem"}, secure.TLS)
+	require.True(t, secure.TLS.Enabled())
+	require.Equal(t, "https", secure.Scheme())
 }
 
 func TestMissingFile(t *testing.T) {

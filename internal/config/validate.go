@@ -88,6 +88,19 @@ func (h HTTP) validate(v *violations) {
 		v.add("http.listen must be host:port, such as 127.0.0.1:8480")
 	}
 	v.notNegative("http.drain_delay", h.DrainDelay)
+	v.count("http.max_connections", h.MaxConnections, 100_000)
+	h.TLS.validate(v)
+}
+
+func (t TLS) validate(v *violations) {
+	switch {
+	case t.CertFile != "" && t.KeyFile == "":
+		v.add("http.tls.cert_file needs http.tls.key_file, its private key")
+	case t.CertFile == "" && t.KeyFile != "":
+		v.add("http.tls.key_file needs http.tls.cert_file, the certificate it belongs to")
+	case t.CertFile == "" && t.ClientCAFile != "":
+		v.add("http.tls.client_ca_file needs http.tls.cert_file and http.tls.key_file; without TLS no client has a certificate")
+	}
 }
 
 func (w Worker) validate(v *violations) {

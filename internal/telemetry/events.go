@@ -23,8 +23,10 @@ const (
 	EventReleased           = "egress.released"
 	EventDuplicateStopped   = "idempotency.duplicate_stopped"
 	EventIntakeRefused      = "intake.refused"
-	EventNoticeStored       = "notice.stored"    // with whether it is parked, and its problem
-	EventNoticeDuplicate    = "notice.duplicate" // the same message again
+	EventTLSReloaded        = "tls.reloaded"      // the server's TLS files have changed and are used
+	EventTLSReloadFailed    = "tls.reload_failed" // they have changed and can't be used; the old ones are
+	EventNoticeStored       = "notice.stored"     // with whether it is parked, and its problem
+	EventNoticeDuplicate    = "notice.duplicate"  // the same message again
 	EventNoticeRefused      = "notice.refused"
 	EventReviewAction       = "review.action"   // what a person did
 	EventReviewDigest       = "review.digest"   // what waits for people

@@ -24,6 +24,7 @@ func TestNames(t *testing.T) {
 		"retry.scheduled", "breaker.transition", "gate.paused", "gate.resumed",
 		"egress.owner_acquired", "egress.standby", "egress.owner_lost", "egress.released",
 		"idempotency.duplicate_stopped", "intake.refused",
+		"tls.reloaded", "tls.reload_failed",
 		"notice.stored", "notice.duplicate", "notice.refused", "review.action", "review.digest", "backlog.late", "backlog.on_time",
 		"event", "refund_id", "account", "kind", "seq", "call_key", "budget", "attempt", "wait_ms", "from", "to",
 	}
