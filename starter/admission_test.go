@@ -23,7 +23,7 @@ import (
 	"refundgate/refund"
 )
 
-var testLimits = config.Admission{MaxBacklog: 10_000}
+var testAdmission = config.Admission{MaxBacklog: 10_000}
 
 // TestAdmission_Decisions: the default budget (5/s, 10 in flight) and deadline
 // (15 minutes, so that a refund may wait for ten).
@@ -68,7 +68,7 @@ func TestAdmission_Decisions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if tc.limits.MaxBacklog == 0 {
-				tc.limits = testLimits
+				tc.limits = testAdmission
 			}
 			a := NewAdmission(nil, tc.limits, []config.Account{testAccount("main")}, testDeadline, slog.New(slog.DiscardHandler))
 			a.accounts[0].measured(tc.load, tc.resumes, 0)
@@ -93,7 +93,7 @@ func TestAdmission_SubLimit(t *testing.T) {
 	t.Parallel()
 	acc := testAccount("main")
 	acc.Endpoints.Submit.StartsPerSecond = 1
-	a := NewAdmission(nil, testLimits, []config.Account{acc}, testDeadline, slog.New(slog.DiscardHandler))
+	a := NewAdmission(nil, testAdmission, []config.Account{acc}, testDeadline, slog.New(slog.DiscardHandler))
 	require.InDelta(t, 1, a.Estimates()["main"].DrainPerSecond, 1e-9)
 }
 
@@ -101,7 +101,7 @@ func TestAdmission_SubLimit(t *testing.T) {
 // business.
 func TestAdmission_Accounts(t *testing.T) {
 	t.Parallel()
-	a := NewAdmission(nil, testLimits, []config.Account{testAccount("main"), testAccount("second")}, testDeadline, slog.New(slog.DiscardHandler))
+	a := NewAdmission(nil, testAdmission, []config.Account{testAccount("main"), testAccount("second")}, testDeadline, slog.New(slog.DiscardHandler))
 	a.accounts[0].measured(ledger.Load{Open: 5000}, time.Time{}, 0)
 	require.Error(t, a.Admit("main"))
 	require.NoError(t, a.Admit("second"))
@@ -242,7 +242,7 @@ func TestAdmission_Alarm(t *testing.T) {
 		start := time.Now()
 		loads := &fixedLoads{load: ledger.Load{Open: 400}, dues: []ledger.Due{{Until: start.Add(time.Minute), Cases: 400}}}
 		logs := &testenv.Logs{}
-		a := NewAdmission(loads, testLimits, []config.Account{testAccount("main")}, testDeadline, telemetry.NewLogger(logs, telemetry.FormatJSON, slog.LevelInfo))
+		a := NewAdmission(loads, testAdmission, []config.Account{testAccount("main")}, testDeadline, telemetry.NewLogger(logs, telemetry.FormatJSON, slog.LevelInfo))
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); a.Run(ctx) }()
