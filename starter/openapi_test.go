@@ -378,15 +378,11 @@ func TestOpenAPI_Problems(t *testing.T) {
 }
 
 // unlike are submissions that are refused although the schema allows them,
-// because it can't say so: by part of the body, with why.
-var unlike = map[string]string{
-	`"value":1250.0`:                "the same number as 1250",
-	`"value":1e3`:                   "the same number as 1000",
-	`"value":1,"value"`:             "repeated members",
-	`"refund_id":"r-1","refund_id"`: "repeated members",
-	`\u0072efund_id`:                "repeated members",
-	`"payment_amount":{"value":2000,"currency":"J`: "two fields compared",
-	`"payment_amount":{"value":1249`:               "two fields compared",
+// because it can't say so: by why, a part of the body each.
+var unlike = map[string][]string{
+	"the same number as an integer": {`"value":1250.0`, `"value":1e3`},
+	"repeated members":              {`"value":1,"value"`, `"refund_id":"r-1","refund_id"`, `\u0072efund_id`},
+	"two fields compared":           {`"payment_amount":{"value":2000,"currency":"J`, `"payment_amount":{"value":1249`},
 }
 
 // TestOpenAPI_Submissions: the schema allows what DecodeRefund does.
@@ -414,8 +410,10 @@ func TestOpenAPI_Submissions(t *testing.T) {
 		_, err := DecodeRefund([]byte(content))
 		require.Error(t, err, content)
 		excepted := false
-		for part := range unlike {
-			excepted = excepted || strings.Contains(content, part)
+		for _, parts := range unlike {
+			for _, part := range parts {
+				excepted = excepted || strings.Contains(content, part)
+			}
 		}
 		require.Equal(t, excepted, accepts(s, []byte(content)) == nil, content)
 	}
