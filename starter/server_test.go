@@ -452,7 +452,8 @@ func TestServerKeepsNothingOfSlowClients(t *testing.T) {
 	secured := newSecureServer(t, nil)
 	tlsConfig, err := NewTLS(secured.files, discard)
 	require.NoError(t, err)
-	short := limits{readHeader: 300 * time.Millisecond, read: 300 * time.Millisecond, write: 300 * time.Millisecond, idle: 300 * time.Millisecond, headerBytes: 4096}
+	const limit = 2 * time.Second // all of them have begun by then
+	short := limits{readHeader: limit, read: limit, write: limit, idle: limit, headerBytes: 4096}
 	ended := make(chan error, 1000)
 	handler := http.NewServeMux()
 	handler.HandleFunc("/v1/refunds", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
@@ -479,7 +480,7 @@ func TestServerKeepsNothingOfSlowClients(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, serverGoroutines())
-	require.EventuallyWithT(t, func(c *assert.CollectT) { require.Empty(c, serverGoroutines()) }, soon, 20*time.Millisecond)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { require.Empty(c, serverGoroutines()) }, 2*soon, 20*time.Millisecond)
 	require.Len(t, ended, 40)
 }
 

@@ -91,7 +91,7 @@ func (s *system) submitUntilCut(client int) (done []submission) {
 		if sub.cut != nil {
 			break
 		}
-		time.Sleep(50 * time.Millisecond) // together they stay below a client's limit
+		time.Sleep(80 * time.Millisecond) // together they stay below a client's limit
 	}
 	return done
 }
@@ -101,7 +101,7 @@ func (s *system) submitUntilCut(client int) (done []submission) {
 // didn't answer can be sent again.
 func TestServeDrains(t *testing.T) {
 	t.Parallel()
-	const clients, delay = 20, time.Second
+	const clients, delay = 20, 2 * time.Second
 	s := newSystem(t)
 	s.change("drain_delay: 100ms", "drain_delay: "+delay.String())
 	p := s.start("serve")
