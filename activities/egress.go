@@ -155,7 +155,7 @@ func (e *Egress) make(ctx context.Context, in refund.CallInput) (refund.CallResu
 			} else {
 				answer = e.Adapter.Check(ctx, t, provider.Query{Refund: in.Refund, ProviderRefundID: in.ProviderRefundID, Foreign: in.Foreign})
 			}
-			t.Judge(verdict(answer))
+			t.Judge(limiter.VerdictOf(answer))
 		},
 	})
 	if errors.Is(err, ledger.ErrDuplicateCall) {

@@ -27,22 +27,6 @@ func sentResult(answer refund.Result, p limiter.Passage) refund.Result {
 	return r
 }
 
-// verdict is what a result says about the provider's health, for the circuit
-// breaker. An answer on the matter, whatever it is, is no failure; neither is
-// one about our quota or our credentials, which have brakes of their own.
-func verdict(r refund.Result) limiter.Verdict {
-	switch {
-	case r.AccountWide || r.NeverResend:
-		return limiter.Neutral
-	case r.Outcome == refund.OutcomeRejected:
-		return limiter.Neutral
-	case r.Outcome == refund.OutcomeUnknown || r.Outcome == refund.OutcomeBusy:
-		return limiter.Failing
-	default:
-		return limiter.Healthy
-	}
-}
-
 // withinDeadline is the result as the case takes it: it waits for nothing
 // beyond its own time, however long the account has to rest.
 func withinDeadline(r refund.Result, deadline time.Time) refund.Result {

@@ -110,25 +110,3 @@ func TestIntentFailure(t *testing.T) {
 		require.ErrorIs(t, err, tc.err, "the cause is kept")
 	}
 }
-
-func TestVerdict(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		result refund.Result
-		want   limiter.Verdict
-	}{
-		{refund.Result{Outcome: refund.OutcomeSucceeded}, limiter.Healthy},
-		{refund.Result{Outcome: refund.OutcomePending}, limiter.Healthy},
-		{refund.Result{Outcome: refund.OutcomeNotFound}, limiter.Healthy},
-		{refund.Result{Outcome: refund.OutcomeRejected, Code: "refund_window_closed"}, limiter.Neutral},
-		{refund.Result{Outcome: refund.OutcomeRejected, Code: "unauthorized", AccountWide: true}, limiter.Neutral},
-		{refund.Result{Outcome: refund.OutcomeUnknown, Code: "forbidden", AccountWide: true}, limiter.Neutral},
-		{refund.Result{Outcome: refund.OutcomeUnknown, Code: "idempotency_mismatch", NeverResend: true}, limiter.Neutral},
-		{refund.Result{Outcome: refund.OutcomeBusy, Code: "rate_limited", AccountWide: true}, limiter.Neutral},
-		{refund.Result{Outcome: refund.OutcomeBusy, Code: "temporarily_unavailable"}, limiter.Failing},
-		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout}, limiter.Failing},
-		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeUnreadable}, limiter.Failing},
-	} {
-		require.Equal(t, tt.want, verdict(tt.result), "%+v", tt.result)
-	}
-}

@@ -3,6 +3,8 @@ package limiter
 import (
 	"fmt"
 	"time"
+
+	"refundgate/refund"
 )
 
 // BreakerConfig sets a circuit breaker. Zero values mean the default.
@@ -60,6 +62,22 @@ const (
 	Healthy                // it works
 	Failing                // it does not: a time-out, a disconnect, an error
 )
+
+// VerdictOf is what a call's result says. An answer on the matter, whatever it
+// is, is no failure; neither is one about our quota or our credentials, which
+// have brakes of their own.
+func VerdictOf(r refund.Result) Verdict {
+	switch {
+	case r.AccountWide || r.NeverResend:
+		return Neutral
+	case r.Outcome == refund.OutcomeRejected:
+		return Neutral
+	case r.Outcome == refund.OutcomeUnknown || r.Outcome == refund.OutcomeBusy:
+		return Failing
+	default:
+		return Healthy
+	}
+}
 
 // breaker is a circuit breaker over a window of the last results:
 //

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"refundgate/refund"
 )
 
 // bench is a breaker on a clock of its own, with the changes it made.
@@ -196,4 +198,26 @@ func TestPropertyBreaker(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestVerdictOf(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		result refund.Result
+		want   Verdict
+	}{
+		{refund.Result{Outcome: refund.OutcomeSucceeded}, Healthy},
+		{refund.Result{Outcome: refund.OutcomePending}, Healthy},
+		{refund.Result{Outcome: refund.OutcomeNotFound}, Healthy},
+		{refund.Result{Outcome: refund.OutcomeRejected, Code: "refund_window_closed"}, Neutral},
+		{refund.Result{Outcome: refund.OutcomeRejected, Code: "unauthorized", AccountWide: true}, Neutral},
+		{refund.Result{Outcome: refund.OutcomeUnknown, Code: "forbidden", AccountWide: true}, Neutral},
+		{refund.Result{Outcome: refund.OutcomeUnknown, Code: "idempotency_mismatch", NeverResend: true}, Neutral},
+		{refund.Result{Outcome: refund.OutcomeBusy, Code: "rate_limited", AccountWide: true}, Neutral},
+		{refund.Result{Outcome: refund.OutcomeBusy, Code: "temporarily_unavailable"}, Failing},
+		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout}, Failing},
+		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeUnreadable}, Failing},
+	} {
+		require.Equal(t, tt.want, VerdictOf(tt.result), "%+v", tt.result)
+	}
 }

@@ -296,7 +296,7 @@ func (r *run) fly(c *refundCase, f *limiter.Flight) {
 		took, result = left, refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout, Budget: refund.BudgetDeadline}
 	}
 	r.at(began+took, func() {
-		r.gate.End(f, verdict(result), r.now)
+		r.gate.End(f, limiter.VerdictOf(result), r.now)
 		r.learn(c, f.Call, began, result)
 	})
 }
@@ -320,19 +320,6 @@ func (r *run) answer(c *refundCase, kind refund.CallKind) (refund.Result, time.D
 		result.Outcome = refund.OutcomePending
 	}
 	return result, took
-}
-
-// verdict is what a result says about the provider's health, as the egress's
-// activities judge it.
-func verdict(r refund.Result) limiter.Verdict {
-	switch r.Outcome {
-	case refund.OutcomeRejected:
-		return limiter.Neutral
-	case refund.OutcomeUnknown, refund.OutcomeBusy:
-		return limiter.Failing
-	default:
-		return limiter.Healthy
-	}
 }
 
 // event is something that happens at an instant of the virtual time.
