@@ -16,6 +16,7 @@ import (
 	"refundgate/internal/config"
 	"refundgate/internal/telemetry"
 	"refundgate/ledger"
+	"refundgate/limiter"
 )
 
 const (
@@ -196,10 +197,7 @@ func resumes(owners []ledger.Owner, account string) time.Time {
 	if i < 0 {
 		return time.Time{}
 	}
-	var gate struct {
-		PausedUntil time.Time `json:"paused_until"`
-		OpenUntil   time.Time `json:"open_until"`
-	}
+	var gate limiter.Status
 	// What can't be read says nothing.
 	if json.Unmarshal(owners[i].Gate, &gate) != nil {
 		return time.Time{}

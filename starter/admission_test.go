@@ -308,8 +308,9 @@ func TestIntake_OverCapacity(t *testing.T) {
 	i := newIntake(t, l, nil)
 	accounts := []config.Account{testAccount("main"), testAccount("second")}
 	i.api.opts.Admission = NewAdmission(l, config.Admission{MaxBacklog: 20}, accounts, testDeadline, i.api.log)
-	numbered := func(n int) string {
-		return body(map[string]string{"refund_id": fmt.Sprintf(`"r-%d"`, n), "payment_id": fmt.Sprintf(`"p-%d"`, n)})
+	submit := func(n int) answer {
+		_, content := numbered(n)
+		return i.post(content)
 	}
 
 	var accepted atomic.Int64
@@ -318,7 +319,7 @@ func TestIntake_OverCapacity(t *testing.T) {
 	var running sync.WaitGroup
 	for n := range 50 {
 		running.Go(func() {
-			if a := i.post(numbered(n)); a.status == http.StatusAccepted {
+			if a := submit(n); a.status == http.StatusAccepted {
 				accepted.Add(1)
 			} else {
 				mu.Lock()
@@ -359,11 +360,11 @@ func TestIntake_OverCapacity(t *testing.T) {
 	admission := i.api.opts.Admission
 	require.NoError(t, admission.measure(t.Context(), time.Now()))
 	require.Equal(t, 20, admission.Estimates()["main"].Open)
-	i.post(numbered(100)).problem(t, 503, "over-capacity")
+	submit(100).problem(t, 503, "over-capacity")
 	closeCase(t, l, known.ID)
 	require.NoError(t, admission.measure(t.Context(), time.Now()))
-	require.Equal(t, 202, i.post(numbered(100)).status)
-	i.post(numbered(101)).problem(t, 503, "over-capacity")
+	require.Equal(t, 202, submit(100).status)
+	submit(101).problem(t, 503, "over-capacity")
 }
 
 // closeCase settles a case as its workflow would.

@@ -187,10 +187,7 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request, by caller) {
 		a.refuse(w, r, by, *refused)
 		return
 	}
-	rf, err := DecodeRefund(body)
-	if err == nil && !a.serves(rf.Account) {
-		err = errUnknownAccount
-	}
+	rf, err := decodeServed(body, "", a.opts.Accounts)
 	if err != nil {
 		a.refuse(w, r, by, bodyProblem(err))
 		return
@@ -223,14 +220,11 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request, by caller) {
 	writeJSON(w, status, a.summary(c))
 }
 
-// serves tells whether refunds are accepted for the account.
-func (a *API) serves(account string) bool {
-	return slices.ContainsFunc(a.opts.Accounts, func(acc config.Account) bool { return acc.Name == account })
+// serves tells whether the account is one of those that refunds are accepted
+// for.
+func serves(accounts []config.Account, account string) bool {
+	return slices.ContainsFunc(accounts, func(acc config.Account) bool { return acc.Name == account })
 }
-
-// errUnknownAccount is the answer to a refund of an account that isn't
-// configured.
-var errUnknownAccount = &refund.InvalidError{Fields: []refund.FieldError{{Field: "account", Message: "is not a configured account"}}}
 
 // acceptProblem is the answer for what the ledger did not accept.
 func acceptProblem(refundID string, err error) problem {

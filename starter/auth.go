@@ -121,11 +121,7 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, c caller, p problem
 		slog.String("client", c.name),
 		slog.Int("status", p.Status),
 		slog.String("problem", p.name()))
-	event := telemetry.EventIntakeRefused
-	if p.Type == problemConflict.Type {
-		event = telemetry.EventRefundConflict
-	}
-	telemetry.Event(r.Context(), a.log, slog.LevelWarn, event, attrs...)
+	telemetry.Event(r.Context(), a.log, slog.LevelWarn, p.event(), attrs...)
 	a.countIntake(r, p.name())
 	p.write(w)
 }

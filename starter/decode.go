@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"refundgate/internal/config"
 	"refundgate/refund"
 )
 
@@ -63,6 +64,15 @@ func decodeRefund(body []byte, knownID string) (refund.Refund, error) {
 		return refund.Refund{}, err
 	}
 	return r, nil
+}
+
+// decodeServed is decodeRefund for refunds of one of the accounts.
+func decodeServed(body []byte, knownID string, accounts []config.Account) (refund.Refund, error) {
+	r, err := decodeRefund(body, knownID)
+	if err == nil && !serves(accounts, r.Account) {
+		err = &refund.InvalidError{Fields: []refund.FieldError{{Field: "account", Message: "is not a configured account"}}}
+	}
+	return r, err
 }
 
 // decoder collects what is wrong with the fields of a body.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -97,10 +96,7 @@ func (in *Inbox) take(ctx context.Context, row ledger.InboxRow) error {
 	if row.Payload == nil {
 		return in.refuse(ctx, row, problemTooLarge.with(fmt.Sprintf("It may have %d bytes.", ledger.MaxPayload)))
 	}
-	rf, err := decodeRefund(row.Payload, row.RefundID)
-	if err == nil && !slices.ContainsFunc(in.opts.Accounts, func(acc config.Account) bool { return acc.Name == rf.Account }) {
-		err = errUnknownAccount
-	}
+	rf, err := decodeServed(row.Payload, row.RefundID, in.opts.Accounts)
 	if err != nil {
 		return in.refuse(ctx, row, bodyProblem(err))
 	}
@@ -145,11 +141,7 @@ func (in *Inbox) refuse(ctx context.Context, row ledger.InboxRow, p problem) err
 	if err := in.opts.Store.RefuseInbox(ctx, row.ID, reason.String()); err != nil {
 		return err
 	}
-	event := telemetry.EventIntakeRefused
-	if p.Type == problemConflict.Type {
-		event = telemetry.EventRefundConflict
-	}
-	telemetry.Event(ctx, in.opts.Log, slog.LevelWarn, event,
+	telemetry.Event(ctx, in.opts.Log, slog.LevelWarn, p.event(),
 		slog.Int64("inbox_id", row.ID),
 		slog.String("problem", p.name()))
 	return nil

@@ -20,9 +20,9 @@ import (
 	"refundgate/refund"
 )
 
-// scrapeTimeout bounds what a scrape waits for the database, twice at most:
-// Prometheus itself waits 10 s by default.
-const scrapeTimeout = 4 * time.Second
+// scrapeTimeout bounds what a scrape waits for the database, three times at
+// most: Prometheus itself waits 10 s by default.
+const scrapeTimeout = 3 * time.Second
 
 // intakePath takes submissions.
 const intakePath = "/v1/refunds"
@@ -168,7 +168,7 @@ func (a *API) gatherEgress() ([]*dto.MetricFamily, error) {
 	sources := prometheus.Gatherers{r}
 	now := time.Now()
 	for _, o := range owners {
-		if a.serves(o.Account) && o.Alive(now) {
+		if serves(a.opts.Accounts, o.Account) && o.Alive(now) {
 			owned.WithLabelValues(o.Account).Set(1)
 			sources = append(sources, reported(o))
 		}

@@ -37,7 +37,7 @@ type NoticeStore interface {
 func (a *API) notify(w http.ResponseWriter, r *http.Request) {
 	account := r.PathValue("account")
 	about := []slog.Attr{slog.String(telemetry.KeyAccount, account)}
-	if !a.serves(account) {
+	if !serves(a.opts.Accounts, account) {
 		problemNotFound.write(w) // not logged: anybody can make up names
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"refundgate/internal/telemetry"
 	"refundgate/refund"
 )
 
@@ -61,6 +62,15 @@ func newProblem(name string, status int, title string) problem {
 
 // name is the short form of the type: "conflict".
 func (p problem) name() string { return strings.TrimPrefix(p.Type, problemPrefix) }
+
+// event is what a refusal with the problem is logged as: a conflict has an event
+// of its own.
+func (p problem) event() string {
+	if p.Type == problemConflict.Type {
+		return telemetry.EventRefundConflict
+	}
+	return telemetry.EventIntakeRefused
+}
 
 // with returns the problem with words about this occurrence.
 func (p problem) with(detail string, fields ...refund.FieldError) problem {
