@@ -150,18 +150,11 @@ func (l *Ledger) Unstarted(ctx context.Context, limit int) ([]refund.Refund, err
 // MarkStarted notes that the refund's workflow was started. The first time
 // stands. ErrNotFound if there is no such refund.
 func (l *Ledger) MarkStarted(ctx context.Context, refundID string) error {
-	res, err := l.pool.ExecContext(ctx, `
+	err := l.execOne(ctx, `
 		UPDATE refunds SET workflow_started_at = COALESCE(workflow_started_at, ?) WHERE refund_id = ?`,
 		l.now(), refundID)
 	if err != nil {
 		return fmt.Errorf("marking refund %s as started: %w", refundID, err)
-	}
-	matched, err := res.RowsAffected()
-	if err != nil {
-		return fmt.Errorf("marking refund %s as started: %w", refundID, err)
-	}
-	if matched == 0 {
-		return fmt.Errorf("marking refund %s as started: %w", refundID, ErrNotFound)
 	}
 	return nil
 }

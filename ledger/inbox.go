@@ -100,15 +100,8 @@ func (l *Ledger) RefusedInbox(ctx context.Context, limit int) ([]InboxRow, error
 // RetryInbox makes a row that is set aside due again. ErrNotFound if there is
 // no such row.
 func (l *Ledger) RetryInbox(ctx context.Context, id int64) error {
-	res, err := l.pool.ExecContext(ctx, `
+	err := l.execOne(ctx, `
 		UPDATE refund_inbox SET refused_at = NULL, refusal = '', due_at = ? WHERE id = ? AND refused_at IS NOT NULL`, l.now(), id)
-	var changed int64
-	if err == nil {
-		changed, err = res.RowsAffected()
-	}
-	if err == nil && changed == 0 {
-		err = ErrNotFound
-	}
 	if err != nil {
 		return fmt.Errorf("retrying row %d of the inbox: %w", id, err)
 	}

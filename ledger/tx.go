@@ -90,6 +90,20 @@ func queryAll[T any](ctx context.Context, db queryer, scan func(scanner) (T, err
 	return all, rows.Err()
 }
 
+// execOne runs a statement that is about one row, by its key, of the pool's
+// database. ErrNotFound if there is no such row.
+func (l *Ledger) execOne(ctx context.Context, query string, args ...any) error {
+	res, err := l.pool.ExecContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	matched, err := res.RowsAffected()
+	if err == nil && matched == 0 {
+		err = ErrNotFound
+	}
+	return err
+}
+
 // placeholders are those of n parameters, n > 0.
 func placeholders(n int) string { return "?" + strings.Repeat(", ?", n-1) }
 
