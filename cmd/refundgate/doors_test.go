@@ -3,29 +3,17 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.temporal.io/sdk/client"
 
-	"refundgate/internal/telemetry"
 	"refundgate/ledger"
 	"refundgate/refund"
 	"refundgate/starter"
 )
-
-// dial returns a client of the system's Temporal, as an order service has one.
-func (s *system) dial() client.Client {
-	s.t.Helper()
-	c, err := client.Dial(client.Options{HostPort: s.temporal, Namespace: s.ns, Logger: telemetry.TemporalLogger(slog.New(slog.DiscardHandler))})
-	require.NoError(s.t, err)
-	s.t.Cleanup(c.Close)
-	return c
-}
 
 // put writes a row into the inbox, as an order service does in a transaction of
 // its own.

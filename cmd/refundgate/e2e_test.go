@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -22,7 +23,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
 
+	"refundgate/internal/telemetry"
 	"refundgate/internal/testenv"
 	"refundgate/ledger"
 	"refundgate/provider/standin"
@@ -110,6 +113,15 @@ func freePort(t *testing.T) int {
 	require.NoError(t, err)
 	defer ln.Close()
 	return ln.Addr().(*net.TCPAddr).Port
+}
+
+// dial returns a client of the system's Temporal, as an order service has one.
+func (s *system) dial() client.Client {
+	s.t.Helper()
+	c, err := client.Dial(client.Options{HostPort: s.temporal, Namespace: s.ns, Logger: telemetry.TemporalLogger(slog.New(slog.DiscardHandler))})
+	require.NoError(s.t, err)
+	s.t.Cleanup(c.Close)
+	return c
 }
 
 // process is a running refundgate.

@@ -38,8 +38,8 @@ room; how many do is counted below the list.`,
 	out := addOutput(cmd)
 	cmd.Flags().IntVar(&limit, "limit", defaultInboxRows, fmt.Sprintf("how many, at most %d", maxInboxRows))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if limit < 1 || limit > maxInboxRows {
-			return usagef("--limit is from 1 to %d", maxInboxRows)
+		if err := checkLimit(limit, maxInboxRows); err != nil {
+			return err
 		}
 		l, err := a.ledger(cmd.Context())
 		if err != nil {

@@ -9,7 +9,6 @@ import (
 	"go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/taskqueue/v1"
 	"go.temporal.io/api/workflowservice/v1"
-	"go.temporal.io/sdk/client"
 
 	"refundgate/provider/standin"
 	"refundgate/refund"
@@ -68,9 +67,7 @@ func TestAccountsAreIsolated(t *testing.T) {
 // awaitBacklog waits until n calls wait in the account's task queue.
 func (s *system) awaitBacklog(account string, n int64) {
 	s.t.Helper()
-	temporal, err := client.DialContext(s.t.Context(), client.Options{HostPort: s.temporal, Namespace: s.ns})
-	require.NoError(s.t, err)
-	defer temporal.Close()
+	temporal := s.dial()
 	require.Eventually(s.t, func() bool {
 		queue, err := temporal.WorkflowService().DescribeTaskQueue(s.t.Context(), &workflowservice.DescribeTaskQueueRequest{
 			Namespace: s.ns, TaskQueue: &taskqueue.TaskQueue{Name: refund.EgressQueue(account)},

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"slices"
@@ -18,7 +17,6 @@ import (
 	"go.temporal.io/sdk/client"
 	"golang.org/x/sync/errgroup"
 
-	"refundgate/internal/telemetry"
 	"refundgate/ledger"
 	"refundgate/provider/standin"
 	"refundgate/refund"
@@ -176,11 +174,7 @@ func (c *cell) setUp(t *testing.T) {
 	require.NoError(t, forgetful.Start("127.0.0.1:0"))
 	t.Cleanup(func() { require.NoError(t, forgetful.Close()) })
 	c.s.provider, c.s.control = forgetful, standin.NewClient(forgetful.URL())
-	c.workflows, err = client.Dial(client.Options{
-		HostPort: c.s.temporal, Namespace: c.s.ns, Logger: telemetry.TemporalLogger(slog.New(slog.DiscardHandler)),
-	})
-	require.NoError(t, err)
-	t.Cleanup(c.workflows.Close)
+	c.workflows = c.s.dial()
 
 	dsn, err := mysql.ParseDSN(c.s.dsn)
 	require.NoError(t, err)

@@ -80,8 +80,8 @@ belongs to a case is on its trail: see "refunds show ID".`,
 	cmd.Flags().StringVar(&account, "account", "", "only those of this account")
 	cmd.Flags().IntVar(&limit, "limit", defaultNotices, fmt.Sprintf("how many, at most %d", maxNotices))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if limit < 1 || limit > maxNotices {
-			return usagef("--limit is from 1 to %d", maxNotices)
+		if err := checkLimit(limit, maxNotices); err != nil {
+			return err
 		}
 		l, err := a.ledger(cmd.Context())
 		if err != nil {

@@ -275,7 +275,6 @@ type planAnswer struct {
 	Simulation    *planSimulation `json:"simulation,omitempty"`
 
 	question plan.Question
-	answer   plan.Answer
 	flags    *planFlags
 }
 
@@ -324,7 +323,7 @@ func (f *planFlags) answer(ctx context.Context) (planAnswer, error) {
 		Backlog: f.backlog, Inflow: f.inflow, Rate: f.rate, CallsPerRefund: f.calls,
 		PlacesPerSecond: a.Places, Capacity: a.Capacity, Bound: a.Bound,
 		Drains: a.Drains, DrainSeconds: finite(a.Drain), GrowthPerSecond: a.Growth, LoadPerSecond: a.Load,
-		question: q, answer: a, flags: f,
+		question: q, flags: f,
 	}
 	if f.within > 0 {
 		res.Within = &planWithin{Seconds: f.within.Seconds(), Needed: a.Needed, Places: a.NeededPlaces, Suffices: a.Suffices}

@@ -56,10 +56,18 @@ func addPaging(cmd *cobra.Command, limit *int, cursor *string) {
 	cmd.Flags().StringVar(cursor, "cursor", "", "continue after an earlier page")
 }
 
+// checkLimit refuses a --limit that is out of its range.
+func checkLimit(limit, most int) error {
+	if limit < 1 || limit > most {
+		return usagef("--limit is from 1 to %d", most)
+	}
+	return nil
+}
+
 // list prints a page of cases, as text with the given function.
 func (a *app) list(cmd *cobra.Command, limit int, out output, text func(io.Writer, ledger.Page) error, read func(*ledger.Ledger) (ledger.Page, error)) error {
-	if limit < 1 || limit > ledger.MaxPageSize {
-		return usagef("--limit is from 1 to %d", ledger.MaxPageSize)
+	if err := checkLimit(limit, ledger.MaxPageSize); err != nil {
+		return err
 	}
 	l, err := a.ledger(cmd.Context())
 	if err != nil {
