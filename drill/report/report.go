@@ -36,13 +36,13 @@ type Environment struct {
 // Budget is the account's configuration in the drill. Times are in
 // milliseconds.
 type Budget struct {
-	IntervalMS    float64 `json:"interval_ms"` // between two starts
-	MaxInFlight   int     `json:"max_in_flight"`
-	ConnectMS     int64   `json:"connect_timeout_ms"`
-	CallMS        int64   `json:"call_timeout_ms"`
-	MaxAttempts   int     `json:"max_attempts"`
-	MaxChecks     int     `json:"max_checks"`
-	DeadlineMS    int64   `json:"deadline_ms"`
+	IntervalMS     float64 `json:"interval_ms"` // between two starts
+	MaxInFlight    int     `json:"max_in_flight"`
+	ConnectMS      int64   `json:"connect_timeout_ms"`
+	CallMS         int64   `json:"call_timeout_ms"`
+	MaxAttempts    int     `json:"max_attempts"`
+	MaxChecks      int     `json:"max_checks"`
+	DeadlineMS     int64   `json:"deadline_ms"`
 	LateDeadlineMS int64   `json:"late_deadline_ms"` // of the refunds that are to run out of time
 }
 
