@@ -43,7 +43,7 @@ func windowLegend(windows []span) []legend {
 	if len(windows) == 0 {
 		return nil
 	}
-	return []legend{{areaSwatch("window"), "time in which something was made to misbehave"}}
+	return []legend{{areaSwatch("window"), "marked time; its label says what happened then"}}
 }
 
 // wholeDrill draws the calls that left and the cases that were settled on one
@@ -342,7 +342,7 @@ func visible(x scale, n int) float64 {
 }
 
 func (b bin) class() string {
-	if b.Under {
+	if b.Under && b.Count > 0 {
 		return "bar too-short"
 	}
 	return "bar"

@@ -20,6 +20,7 @@ var pageTemplate = template.Must(template.New(HTMLFile).Funcs(template.FuncMap{
 type page struct {
 	Passed      bool
 	Summary     string
+	When        string
 	Sabotage    string
 	Noticed     bool
 	Facts       []fact
@@ -54,6 +55,7 @@ type section struct {
 	SmallestGap string
 	TooShort    bool
 	MostFlying  int
+	TooMany     bool // in flight
 	Kinds       string
 	Numbers     []fact
 	Chart       figure
@@ -71,7 +73,7 @@ func (r Report) WriteHTML(w io.Writer) error {
 func (r Report) page() page {
 	gaps := r.gaps()
 	p := page{
-		Passed: r.held(), Summary: r.summary(), Facts: r.facts(), Budget: r.Budget.words(), Failures: r.failures(),
+		Passed: r.held(), Summary: r.summary(), When: r.when(), Facts: r.facts(), Budget: r.Budget.words(), Failures: r.failures(),
 		Whole: r.wholeDrill(), Gaps: r.gapChart(), SmallestGap: gapText(gaps), TooShort: under(gaps, r.Budget.IntervalMS),
 		GapCount: len(gaps), Interval: milliseconds(r.Budget.IntervalMS),
 	}
@@ -92,7 +94,8 @@ func (r Report) section(index int) section {
 	return section{
 		Scenario: s, Number: index + 1, ID: sectionID(index), Held: s.held(), Took: took(s.Ended - s.Began),
 		SmallestGap: gapText(gaps), TooShort: under(gaps, r.Budget.IntervalMS) > 0, MostFlying: s.mostInFlight(),
-		Kinds: s.kinds(), Numbers: numbers, Chart: r.chart(index),
+		TooMany: s.mostInFlight() > r.Budget.MaxInFlight,
+		Kinds:   s.kinds(), Numbers: numbers, Chart: r.chart(index),
 	}
 }
 

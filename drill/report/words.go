@@ -57,6 +57,15 @@ func (r Report) form() string {
 	return "full"
 }
 
+// when says when the drill ran and for how long.
+func (r Report) when() string {
+	length := "full"
+	if r.Short {
+		length = "short"
+	}
+	return fmt.Sprintf("%s, took %s, %s form", when(r.Began), took(r.Ended.Sub(r.Began).Seconds()), length)
+}
+
 // kinds lists the starts of a scenario by origin.
 func (s Scenario) kinds() string {
 	counts := s.byOrigin()
@@ -84,7 +93,11 @@ func number(v float64) string {
 		return "–"
 	}
 	text := strconv.FormatFloat(v, 'f', 3, 64)
-	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+	text = strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+	if text == "-0" {
+		return "0"
+	}
+	return text
 }
 
 // milliseconds writes a span in its natural unit: 200 ms, 1.5 s, 15 min.
