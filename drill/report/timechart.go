@@ -73,10 +73,12 @@ func (c timeChart) render(class string, width float64) template.HTML {
 	c.drawBands(d, x, bottom)
 	c.drawWindows(d, x, heights)
 	c.drawAxis(d, x, bottom)
+	// What is written later covers the lines: names, then the labels.
+	drawLeaders(d, labels, labelsTop, rows, heights[0])
 	for i, p := range c.panels {
 		p.render(d, x, heights[i])
 	}
-	drawLabels(d, labels, labelsTop, rows, heights[0])
+	drawLabels(d, labels, labelsTop, rows)
 	return d.picture(class, c.id+"-"+class, c.title, c.desc)
 }
 
@@ -104,7 +106,7 @@ func (c timeChart) drawBands(d *drawing, x scale, bottom float64) {
 		}
 		middle := (from + to) / 2
 		if middle-textWidth(label)/2 >= free {
-			d.text("label strong", "middle", middle, rowHeight-1, label)
+			d.text("label band-name", "middle", middle, rowHeight-1, label)
 			free = middle + textWidth(label)/2 + 2
 		}
 	}
@@ -215,14 +217,20 @@ func sorted(spans []span) []span {
 	})
 }
 
-// drawLabels draws the lines down to the windows first, so that they don't
-// cross the labels.
-func drawLabels(d *drawing, labels []placed, top float64, rows int, plot float64) {
-	base := func(l placed) float64 { return top + float64(rows-l.row)*rowHeight - 4 }
+// base is the line that the label is written on.
+func (l placed) base(top float64, rows int) float64 {
+	return top + float64(rows-l.row)*rowHeight - 4
+}
+
+// drawLeaders draws the lines from the labels down to the windows.
+func drawLeaders(d *drawing, labels []placed, top float64, rows int, plot float64) {
 	for _, l := range labels {
-		d.line("leader", l.anchor, base(l)-9, l.anchor, plot)
+		d.line("leader", l.anchor, l.base(top, rows)-9, l.anchor, plot)
 	}
+}
+
+func drawLabels(d *drawing, labels []placed, top float64, rows int) {
 	for _, l := range labels {
-		d.text("label on-top", "start", l.from+3, base(l), l.text)
+		d.text("label on-top", "start", l.from+3, l.base(top, rows), l.text)
 	}
 }
