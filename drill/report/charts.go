@@ -135,7 +135,7 @@ func (r Report) ratePanel(to float64) (rates panel, started, settled perSecondTo
 		rates.limit = 1000 / r.Budget.IntervalMS
 		rates.says = "budget: " + number(rates.limit) + " starts/s"
 	}
-	rates.top = niceTop(max(float64(started.most), float64(settled.most), rates.limit)*1.1, 7)
+	rates.top = niceTop(max(float64(started.most), float64(settled.most), rates.limit)*1.1, tickCount(rates.height))
 	return rates, started, settled
 }
 
@@ -160,7 +160,7 @@ func (r Report) inFlightPanel(scenarios []Scenario, height float64) panel {
 	}
 	p := panel{name: "calls in flight", height: height, limit: float64(r.Budget.MaxInFlight)}
 	p.says = fmt.Sprintf("limit: %d", r.Budget.MaxInFlight)
-	p.top = niceTop(max(float64(most), p.limit)*1.1, 4)
+	p.top = niceTop(max(float64(most), p.limit)*1.1, tickCount(height))
 	p.draw = func(d *drawing, x, y scale) {
 		for _, s := range scenarios {
 			d.path("in-flight", outline(s.inFlightSteps(float64(r.Budget.CallMS)/1000), x, y))
@@ -180,7 +180,7 @@ func agePanel(scenarios []Scenario, height float64) panel {
 		}
 	}
 	return panel{
-		name: "age of the oldest open case, in seconds", height: height, top: niceTop(highest, 4),
+		name: "age of the oldest open case, in seconds", height: height, top: niceTop(highest, tickCount(height)),
 		draw: func(d *drawing, x, y scale) {
 			for _, s := range scenarios {
 				d.path("age", outline(agePoints(s.Oldest), x, y))

@@ -158,11 +158,14 @@ func (p panel) drawScale(d *drawing, x, y scale) {
 	if len(p.lanes) > 0 {
 		return
 	}
-	for _, v := range y.ticks(max(2, int(p.height/24))) {
+	for _, v := range y.ticks(tickCount(p.height)) {
 		d.line("grid", x.low, y.at(v), x.high, y.at(v))
 		d.text("label", "end", x.low-6, y.at(v)+4, number(v))
 	}
 }
+
+// tickCount is how many ticks a value axis has room for.
+func tickCount(height float64) int { return max(2, int(height/24)) }
 
 // laneMiddle is the value at the middle of lane i of n; the first is on top.
 func laneMiddle(i, n int) float64 { return float64(n-i) - 0.5 }
