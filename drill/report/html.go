@@ -153,7 +153,7 @@ func (r Report) failures() []failure {
 			here.Problem = s.Problem
 			failures = append(failures, here)
 		case !s.Passed && len(failed) == 0:
-			here.Problem = "The scenario did not pass, but no check says why."
+			here.Check = Check{Name: "verdict", Promise: "the scenario passes", Measured: "it did not, and no check says why"}
 			failures = append(failures, here)
 		}
 		for _, c := range failed {

@@ -148,6 +148,18 @@ func TestPageSaysWhatFailed(t *testing.T) {
 	require.Contains(t, rest, "Nothing was checked.", "of the scenario that could not be carried out")
 }
 
+// A scenario that failed without a word is named all the same.
+func TestPageNamesAScenarioThatFailedWithoutACheck(t *testing.T) {
+	t.Parallel()
+	r := sample()
+	r.Passed, r.Scenarios[3].Passed = false, false
+	page := pageOf(t, r)
+	top, _, _ := strings.Cut(page, "<h2>The run</h2>")
+	require.Contains(t, top, `<a href="#scenario-4">reject</a>`)
+	require.Contains(t, top, "no check says why")
+	require.Contains(t, text(t, r), "reject, verdict: the scenario passes\n")
+}
+
 func TestPageOfAPassedDrill(t *testing.T) {
 	t.Parallel()
 	page := pageOf(t, sample())

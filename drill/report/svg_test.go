@@ -75,6 +75,13 @@ func TestLabelsDoNotOverlap(t *testing.T) {
 	}
 }
 
+func TestLabelsThatHaveRoomShareARow(t *testing.T) {
+	t.Parallel()
+	x := scale{0, 30, marginLeft, wide - marginRight}
+	_, rows := placeLabels([]span{{"1a", "paused", 1, 5}, {"1b", "paused", 10, 15}, {"1c", "paused", 20, 25}}, x, false)
+	require.Equal(t, 1, rows)
+}
+
 func TestLetters(t *testing.T) {
 	t.Parallel()
 	for i, want := range map[int]string{0: "a", 25: "z", 26: "aa", 51: "az", 52: "ba"} {
