@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"io"
 	"strconv"
+	"strings"
 )
 
 //go:embed report.html.tmpl
@@ -132,7 +133,7 @@ func (r Report) facts() []fact {
 		{"Database", e.Database},
 		{"Temporal", e.Temporal},
 		{"Go", e.Go},
-		{"Machine", fmt.Sprintf("%s, %s", e.System, count(e.Cores, "core"))},
+		{"Machine", strings.TrimPrefix(e.System+", "+count(e.Cores, "core"), ", ")},
 	}
 	for i := range facts {
 		if facts[i].Value == "" {
