@@ -96,7 +96,7 @@ To try it on this machine:  refundgate dev --samples`,
 	flags.TextVar(&a.logLevel, "log-level", slog.LevelInfo, "least level that is logged: debug, info, warn, error")
 	root.AddCommand(
 		newDev(a), newWorker(a), newServe(a), newMigrate(a),
-		newSubmit(a), newRefunds(a), newReview(a), newInbox(a), newNotices(a), newSettlement(a), newEgress(a), newPlan(a), newStandin(),
+		newSubmit(a), newRefunds(a), newReview(a), newInbox(a), newNotices(a), newSettlement(a), newEgress(a), newPlan(a), newDrill(a), newStandin(),
 	)
 	return root
 }

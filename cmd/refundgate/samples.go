@@ -73,7 +73,7 @@ func followSamples(ctx context.Context, env *devEnv, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return report(out, cases, executions)
+	return printSamples(out, cases, executions)
 }
 
 // post submits a refund as an order service does.
@@ -153,9 +153,9 @@ func statusLine(cases []refund.Case) string {
 	return strings.Join(parts, "  ")
 }
 
-// report prints how each sample ended, and fails if that is not as it should
+// printSamples prints how each sample ended, and fails if that is not as it should
 // be.
-func report(out io.Writer, cases []refund.Case, executions map[string]int) error {
+func printSamples(out io.Writer, cases []refund.Case, executions map[string]int) error {
 	var wrong []error
 	fmt.Fprintln(out)
 	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
