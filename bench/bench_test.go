@@ -69,6 +69,11 @@ func TestShortRun(t *testing.T) {
 		// what it is, and its figures
 		require.Equal(t, 2, strings.Count(page.String(), "\n| "+c.Name+" |"), c.Name)
 	}
+	require.Contains(t, page.String(), "\n## Intake\n")
+	r.Intake = nil
+	page.Reset()
+	require.NoError(t, r.write(&page))
+	require.NotContains(t, page.String(), "Intake")
 }
 
 // requireGate checks the first row, which is the gate: never too early where

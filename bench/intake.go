@@ -63,7 +63,7 @@ func intakeCandidates() []intakeCandidate {
 type intakeReport struct {
 	intakePlan
 	Database    databaseSettings
-	Flush       time.Duration // the median time of a write and fdatasync beside the database
+	Flush       time.Duration // the median time of a write and fsync beside the database
 	BodySize    int           // bytes of a request's body; a few more for later ids
 	Candidates  []intakeCandidate
 	Comparisons []intakeComparison

@@ -137,7 +137,8 @@ func (l *lab) flushTime() (_ time.Duration, err error) {
 // intakeRound is one round of one candidate.
 type intakeRound struct {
 	answers
-	started int // workflows that were started until its end
+	started    int // workflows that were started until its end
+	statements int // that the database answered meanwhile, whoever asked
 }
 
 // round starts the candidate on a fresh database, lets the clients make their
@@ -175,9 +176,18 @@ func (l *lab) round(ctx context.Context, p intakePlan, c intakeCandidate, client
 	if c.again {
 		submissions = func(n int) int { return n % c.known }
 	}
+	before, err := l.statements(ctx)
+	if err != nil {
+		return intakeRound{}, err
+	}
 	if r.answers, err = target.load(ctx, clients, p, c.status, submissions); err != nil {
 		return intakeRound{}, err
 	}
+	after, err := l.statements(ctx)
+	if err != nil {
+		return intakeRound{}, err
+	}
+	r.statements = after - before
 	accepted := c.known
 	if c.status == http.StatusAccepted {
 		accepted += r.all
@@ -190,6 +200,15 @@ func (l *lab) round(ctx context.Context, p intakePlan, c intakeCandidate, client
 		}
 		return stored(ctx, db, accepted)
 	})
+}
+
+// statements returns how many the server has answered since it runs.
+func (l *lab) statements(ctx context.Context) (n int, err error) {
+	err = l.query("", func(db *sql.DB) error {
+		var name string
+		return db.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &n)
+	})
+	return n, err
 }
 
 // errLost says that other refunds are stored than were accepted. It is no matter

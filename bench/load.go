@@ -122,6 +122,9 @@ type throughput struct {
 	P50, P99              time.Duration
 	// Started is how many workflows were started per second meanwhile.
 	Started float64
+	// Statements is what the database answered per request, those included that
+	// belong to none.
+	Statements float64
 }
 
 // summarize evaluates the rounds of one candidate.
@@ -129,18 +132,21 @@ func summarize(candidate string, rounds []intakeRound) throughput {
 	t := throughput{Candidate: candidate, Lowest: math.Inf(1)}
 	var times []time.Duration
 	var took, ran time.Duration
-	started := 0
+	all, started, statements := 0, 0, 0
 	for _, r := range rounds {
 		times = append(times, r.times...)
 		took += r.took
 		ran += r.ran
+		all += r.all
 		started += r.started
+		statements += r.statements
 		rate := perSecond(len(r.times), r.took)
 		t.Lowest, t.Highest = min(t.Lowest, rate), max(t.Highest, rate)
 	}
 	slices.Sort(times)
 	t.Requests = len(times)
 	t.Rate, t.Started = perSecond(t.Requests, took), perSecond(started, ran)
+	t.Statements = float64(statements) / float64(all)
 	t.P50, t.P99 = percentile(times, 50), percentile(times, 99)
 	return t
 }

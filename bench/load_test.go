@@ -85,13 +85,13 @@ func TestSummarize(t *testing.T) {
 		quick = append(quick, time.Duration(50-i)*time.Millisecond)
 	}
 	got := summarize("x", []intakeRound{
-		{answers: answers{all: 60, times: slow, took: time.Second, ran: 2 * time.Second}, started: 30},
-		{answers: answers{all: 70, times: quick, took: 500 * time.Millisecond, ran: time.Second}, started: 60},
+		{answers: answers{all: 60, times: slow, took: time.Second, ran: 2 * time.Second}, started: 30, statements: 600},
+		{answers: answers{all: 70, times: quick, took: 500 * time.Millisecond, ran: time.Second}, started: 60, statements: 50},
 	})
 	require.Equal(t, throughput{
 		Candidate: "x", Requests: 100,
 		Rate: 100 / 1.5, Lowest: 50, Highest: 100,
 		P50: 50 * time.Millisecond, P99: 99 * time.Millisecond,
-		Started: 30,
+		Started: 30, Statements: 5,
 	}, got)
 }

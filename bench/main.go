@@ -23,7 +23,8 @@ type plan struct {
 	Scenarios []scenario
 	TLS       scenario
 	Benchtime string // for the cost of a pass, as `go test -benchtime` takes it
-	Intake    intakePlan
+	// Intake is left out if it has no clients.
+	Intake intakePlan
 }
 
 // fullPlan has the default rate of 5 starts/s; one at which the machine's timers
@@ -69,7 +70,7 @@ func command(ctx context.Context, args []string, stderr io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	var (
-		interval = flags.Duration("interval", 0, "compare at this time between starts, on the uneven network only")
+		interval = flags.Duration("interval", 0, "compare at this time between starts, on the uneven network only, and leave the intake out")
 		calls    = flags.Int("starts", 300, "with -interval: calls per candidate and round")
 		rounds   = flags.Int("rounds", 3, "with -interval: rounds")
 		intake   = flags.Bool("intake", false, "measure the intake only, and print its section; without -o, for the page is written as a whole")
@@ -93,6 +94,7 @@ func command(ctx context.Context, args []string, stderr io.Writer) error {
 	}
 	if *interval > 0 {
 		p.Scenarios = []scenario{{Interval: *interval, Calls: *calls, Rounds: *rounds, Dials: unevenDials}}
+		p.Intake = intakePlan{}
 	}
 
 	if *intake {
@@ -131,8 +133,10 @@ func run(ctx context.Context, p plan, cli string, progress io.Writer) (*report, 
 		return nil, err
 	}
 	// Last, for its load is that of a server: it would still be in the averages.
-	if r.Intake, err = measureIntake(ctx, p.Intake, cli, progress); err != nil {
-		return nil, err
+	if len(p.Intake.Clients) > 0 {
+		if r.Intake, err = measureIntake(ctx, p.Intake, cli, progress); err != nil {
+			return nil, err
+		}
 	}
 	r.End = time.Now()
 	return r, nil

@@ -22,7 +22,7 @@ type report struct {
 	Comparisons    []comparison
 	TLS            comparison
 	Passes         []pass
-	Intake         *intakeReport
+	Intake         *intakeReport // nil if it was left out
 }
 
 //go:embed performance.md.tmpl
@@ -33,6 +33,7 @@ var pageTemplate = template.Must(template.New("performance.md").Funcs(template.F
 	"ratio":   func(a, b any) string { return fmt.Sprintf("%.3f", number(a)/number(b)) },
 	"ms":      func(d time.Duration) string { return fmt.Sprintf("%.2f ms", d.Seconds()*1000) },
 	"us":      func(d time.Duration) string { return fmt.Sprintf("%.2f µs", d.Seconds()*1e6) },
+	"tenths":  func(v float64) string { return fmt.Sprintf("%.1f", v) },
 	"whole":   func(v float64) string { return fmt.Sprintf("%.0f", v) },
 	"times":   func(a, b any) string { return fmt.Sprintf("%.2f", number(a)/number(b)) },
 	"MiB":     func(bytes int64) string { return fmt.Sprintf("%d MiB", bytes>>20) },
