@@ -83,11 +83,11 @@ fuzz: ## run every fuzz target for FUZZTIME (10s)
 	tools/fuzz
 
 .PHONY: bench
-bench: $(TEMPORAL) ## measure spacing and cost beside other limiters; writes docs/performance.md (10 min)
+bench: deps $(TEMPORAL) ## measure spacing, cost and intake beside others; writes docs/performance.md (14 min)
 	go -C bench run . -o ../docs/performance.md
 
 .PHONY: bench-short
-bench-short: $(TEMPORAL)
+bench-short: deps $(TEMPORAL)
 	go -C bench vet ./...
 	go -C bench test -count=1 ./...
 

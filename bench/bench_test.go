@@ -47,12 +47,33 @@ func TestShortRun(t *testing.T) {
 	}
 	require.Equal(t, []benchmark{{"Pass", 1}, {"Pass", 1_000}, {"Pass", 1_000_000}, {"Do", 1}, {"Do", 1_000}}, measured)
 
+	require.Len(t, r.Intake.Comparisons, len(shortPlan.Intake.Clients))
+	require.Equal(t, shortPlan.Intake.Clients[0], r.Intake.Comparisons[0].Clients)
+	require.Len(t, r.Intake.Comparisons[0].Rows, len(r.Intake.Candidates))
+	for i, row := range r.Intake.Comparisons[0].Rows {
+		c := r.Intake.Candidates[i]
+		require.Equal(t, c.Name, row.Candidate)
+		require.Positive(t, row.Requests)
+		require.Positive(t, row.Rate)
+		require.Positive(t, row.P50)
+		require.Equal(t, c.temporal, row.Started > 0, "the relay starts workflows where there is a Temporal: %s", c.Name)
+	}
+
 	var page bytes.Buffer
 	require.NoError(t, r.write(&page))
 	for _, c := range r.Candidates {
 		// how it is used, sent, arrived, CPU
 		require.Equal(t, 4, strings.Count(page.String(), "\n| "+c.Name+" |"), c.Name)
 	}
+	for _, c := range r.Intake.Candidates {
+		// what it is, and its figures
+		require.Equal(t, 2, strings.Count(page.String(), "\n| "+c.Name+" |"), c.Name)
+	}
+	require.Contains(t, page.String(), "\n## Intake\n")
+	r.Intake = nil
+	page.Reset()
+	require.NoError(t, r.write(&page))
+	require.NotContains(t, page.String(), "Intake")
 }
 
 // requireGate checks the first row, which is the gate: never too early where
@@ -69,7 +90,7 @@ func requireGate(t *testing.T, c comparison) {
 
 func TestWrongUsage(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"-nonsense"}, {"-starts", "1"}, {"-interval", "-1s"}, {"-rounds", "0"}, {"argument"}} {
+	for _, args := range [][]string{{"-nonsense"}, {"-starts", "1"}, {"-interval", "-1s"}, {"-rounds", "0"}, {"argument"}, {"-intake", "-o", "page.md"}} {
 		args = append([]string{"-temporal", "none"}, args...) // nothing can run by mistake
 		require.ErrorIs(t, command(t.Context(), args, io.Discard), errUsage, "%v", args)
 	}

@@ -22,6 +22,7 @@ type report struct {
 	Comparisons    []comparison
 	TLS            comparison
 	Passes         []pass
+	Intake         *intakeReport // nil if it was left out
 }
 
 //go:embed performance.md.tmpl
@@ -32,6 +33,10 @@ var pageTemplate = template.Must(template.New("performance.md").Funcs(template.F
 	"ratio":   func(a, b any) string { return fmt.Sprintf("%.3f", number(a)/number(b)) },
 	"ms":      func(d time.Duration) string { return fmt.Sprintf("%.2f ms", d.Seconds()*1000) },
 	"us":      func(d time.Duration) string { return fmt.Sprintf("%.2f µs", d.Seconds()*1e6) },
+	"tenths":  func(v float64) string { return fmt.Sprintf("%.1f", v) },
+	"whole":   func(v float64) string { return fmt.Sprintf("%.0f", v) },
+	"times":   func(a, b any) string { return fmt.Sprintf("%.2f", number(a)/number(b)) },
+	"MiB":     func(bytes int64) string { return fmt.Sprintf("%d MiB", bytes>>20) },
 	"oneOf":   oneOf,
 	"rate":    func(d time.Duration) string { return fmt.Sprintf("%.3g", 1/d.Seconds()) },
 	"version": moduleVersion,
@@ -59,6 +64,9 @@ func number(v any) float64 {
 }
 
 func (r *report) write(w io.Writer) error { return pageTemplate.Execute(w, r) }
+
+// write writes the page's section about the intake.
+func (r *intakeReport) write(w io.Writer) error { return pageTemplate.ExecuteTemplate(w, "intake", r) }
 
 // moduleVersion returns the version of a module that is part of this program.
 func moduleVersion(path string) (string, error) {

@@ -58,8 +58,12 @@ func measure(candidate string, interval time.Duration, rounds []*starts) spacing
 	s.Mean = span / time.Duration(s.Gaps)
 	s.CPU = cpu / time.Duration(s.Gaps)
 	s.Smallest = gaps[0]
-	s.P99 = gaps[(len(gaps)*99+99)/100-1] // nearest rank
+	s.P99 = percentile(gaps, 99)
 	return s
 }
+
+// percentile returns the value at or under which p percent of the sorted values
+// lie: the nearest rank.
+func percentile(sorted []time.Duration, p int) time.Duration { return sorted[(len(sorted)*p+99)/100-1] }
 
 func share(a, b time.Duration) float64 { return float64(a) / float64(b) }
