@@ -2,6 +2,7 @@ package drill
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -29,14 +30,12 @@ func runBudget(ctx context.Context, s *stage) error {
 				return err
 			}
 		}
-		for range n {
-			for _, group := range []string{"busy", "silent", "fine", "fine", "fine"} {
-				if err := s.submit(ctx, group, 1); err != nil {
-					return err
-				}
+		for _, group := range []string{"fine", "silent", "fine", "busy"} {
+			if err := s.submit(ctx, group, n); err != nil {
+				return err
 			}
 		}
-		return s.settle(ctx)
+		return errors.Join(s.besides(ctx, "silent"), s.besides(ctx, "busy"), s.besides(ctx, "mute"))
 	},
 		standin.Rule{Match: s.match("mute", ""), Fault: standin.Fault{Kind: standin.Hang}},
 		standin.Rule{Match: s.match("busy", http.MethodPost), Fault: standin.Fault{Kind: standin.Busy}},

@@ -29,10 +29,14 @@ func runKinds(ctx context.Context, s *stage) error {
 	}
 	attempts := s.limits().MaxAttempts
 	err := s.during(ctx, "busy until people have them", func() error {
-		if err := s.submit(ctx, "resent", s.size(4, 3)); err != nil {
-			return err
+		for range s.size(4, 3) {
+			for _, group := range []string{"fine", "resent", "fine"} {
+				if err := s.submit(ctx, group, 1); err != nil {
+					return err
+				}
+			}
 		}
-		return s.settle(ctx)
+		return s.besides(ctx, "resent")
 	}, busy("resent", attempts))
 	if err != nil {
 		return err
@@ -40,7 +44,7 @@ func runKinds(ctx context.Context, s *stage) error {
 	lost := standin.Rule{Match: s.match("lost", http.MethodPost), Times: 1, PerReference: true, Fault: standin.Fault{Kind: standin.AcceptThenDrop}}
 	return s.during(ctx, "busy once, answers lost once", func() error {
 		for i := range s.size(8, 4) {
-			for _, group := range []string{"busy", "lost", "fast", "plain"} {
+			for _, group := range []string{"busy", "fine", "lost", "fine", "fine"} {
 				if err := s.submit(ctx, group, 1); err != nil {
 					return err
 				}

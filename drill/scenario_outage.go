@@ -37,9 +37,6 @@ func runOutage(ctx context.Context, s *stage) error {
 	over := false
 	s.say("the provider is too slow, refunds come in")
 	err := s.trickle(ctx, "in", outageInflow, func() (bool, error) {
-		if err := s.alive(); err != nil {
-			return false, err
-		}
 		switch {
 		case !over && monotonic() < from+length:
 			return false, nil

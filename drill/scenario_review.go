@@ -2,6 +2,7 @@ package drill
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -31,15 +32,13 @@ func runReview(ctx context.Context, s *stage) error {
 				return err
 			}
 		}
-		// Between them, what goes well keeps the circuit breaker closed.
-		for range n {
-			for _, group := range []string{"busy", "fine", "fine", "fine", "fine"} {
-				if err := s.submit(ctx, group, 1); err != nil {
-					return err
-				}
-			}
+		if err := s.submit(ctx, "fine", 2*n); err != nil {
+			return err
 		}
-		return s.settle(ctx)
+		if err := s.submit(ctx, "busy", n); err != nil {
+			return err
+		}
+		return errors.Join(s.besides(ctx, "busy"), s.besides(ctx, "late"))
 	},
 		standin.Rule{Match: s.match("late", ""), Fault: standin.Fault{Kind: standin.Hang}},
 		standin.Rule{Match: s.match("busy", http.MethodPost), Fault: standin.Fault{Kind: standin.Busy}},

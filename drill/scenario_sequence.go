@@ -31,6 +31,8 @@ func runSequence(ctx context.Context, s *stage) error {
 		return r
 	}
 	budget := s.limits().CallTimeout
+	// Between two kinds of failures the provider is well for a moment.
+	well := s.size(8, 8)
 	for _, phase := range []struct {
 		group, label string
 		n            int
@@ -38,9 +40,11 @@ func runSequence(ctx context.Context, s *stage) error {
 	}{
 		{"fast", "fast", s.size(15, 8), nil},
 		{"slow", "2.8 s a call", s.size(25, 14), []standin.Rule{post("slow", standin.Fault{Kind: standin.Delay, DelayMS: (budget - 200*time.Millisecond).Milliseconds()})}},
-		// With as many time-outs as the breaker looks at, it opens.
+		// With as many time-outs as the breaker looks at, it opens: in the long form.
 		{"timeout", "answers after our 3 s", s.size(12, 4), []standin.Rule{post("timeout", standin.Fault{Kind: standin.Delay, DelayMS: (budget + 500*time.Millisecond).Milliseconds()})}},
+		{"well", "well", well, nil},
 		{"dropped", "done, answer dropped", s.size(12, 4), []standin.Rule{once(post("dropped", standin.Fault{Kind: standin.AcceptThenDrop}))}},
+		{"well", "well", well, nil},
 		{"rejected", "rejects", s.size(8, 4), []standin.Rule{post("rejected", standin.Fault{Kind: standin.Reject, Code: "refund_window_closed"})}},
 		{"recovered", "well again", s.size(15, 6), nil},
 	} {

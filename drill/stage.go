@@ -93,21 +93,48 @@ func (s *stage) submit(ctx context.Context, group string, n int) error {
 
 // trickle submits refunds of a group one by one, perSecond, until done says so.
 func (s *stage) trickle(ctx context.Context, group string, perSecond float64, done func() (bool, error)) error {
-	tick := time.NewTicker(time.Duration(float64(time.Second) / perSecond))
-	defer tick.Stop()
-	for {
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for next := time.Now(); ; {
 		if over, err := done(); over || err != nil {
 			return err
+		}
+		if err := s.alive(); err != nil {
+			return err
+		}
+		if !time.Now().Before(next) {
+			next = next.Add(time.Duration(float64(time.Second) / perSecond))
+			if err := s.system.submit(ctx, s.intake, s.ids(group, 1)[0]); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-tick.C:
-		}
-		if err := s.system.submit(ctx, s.intake, s.ids(group, 1)[0]); err != nil {
-			return err
+		case <-look.C:
 		}
 	}
+}
+
+// besides submits refunds that go well until those of the group are closed or
+// with people. Among them the others' failures don't open the circuit breaker.
+func (s *stage) besides(ctx context.Context, group string) error {
+	s.say(fmt.Sprintf("waiting for the refunds (%s), among others that go well", group))
+	waiting := slices.Clone(s.groups[group])
+	err := s.trickle(ctx, "fine", 3, func() (bool, error) {
+		for len(waiting) > 0 {
+			c, err := s.ledger.Case(ctx, waiting[0])
+			if err != nil || (c.Open() && c.Status != refund.StatusReview) {
+				return false, err
+			}
+			waiting = waiting[1:]
+		}
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.settle(ctx)
 }
 
 // settleLimit bounds the wait for open cases: the longest that any scenario
