@@ -58,17 +58,18 @@ type Verdict int
 
 // The verdicts. The zero value says nothing.
 const (
-	Neutral Verdict = iota // the provider answered on the matter: a reject
+	Neutral Verdict = iota // nothing: a reject, or a call that we cut short
 	Healthy                // it works
 	Failing                // it does not: a time-out, a disconnect, an error
 )
 
 // VerdictOf is what a call's result says. An answer on the matter, whatever it
 // is, is no failure; neither is one about our quota or our credentials, which
-// have brakes of their own.
+// have brakes of their own. A call that was cut off because its own case ran out
+// of time had less than the provider is given, and says nothing.
 func VerdictOf(r refund.Result) Verdict {
 	switch {
-	case r.AccountWide || r.NeverResend:
+	case r.AccountWide || r.NeverResend || r.Budget == refund.BudgetDeadline:
 		return Neutral
 	case r.Outcome == refund.OutcomeRejected:
 		return Neutral

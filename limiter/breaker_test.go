@@ -216,6 +216,9 @@ func TestVerdictOf(t *testing.T) {
 		{refund.Result{Outcome: refund.OutcomeBusy, Code: "rate_limited", AccountWide: true}, Neutral},
 		{refund.Result{Outcome: refund.OutcomeBusy, Code: "temporarily_unavailable"}, Failing},
 		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout}, Failing},
+		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout, Budget: refund.BudgetConnect}, Failing},
+		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout, Budget: refund.BudgetOverall}, Failing},
+		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout, Budget: refund.BudgetDeadline}, Neutral},
 		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeUnreadable}, Failing},
 	} {
 		require.Equal(t, tt.want, VerdictOf(tt.result), "%+v", tt.result)
