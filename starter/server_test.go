@@ -278,7 +278,7 @@ func TestServerCutsOffSlowBodies_HTTP2(t *testing.T) {
 	slow, end := io.Pipe()
 	t.Cleanup(func() { _ = end.Close() })
 	go func() { _, _ = io.WriteString(end, refundBody("slow")) }() // and then nothing
-	r, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+addr+"/v1/refunds", slow)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+addr+"/v1/refunds", slow)
 	require.NoError(t, err)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer "+ordersToken)
