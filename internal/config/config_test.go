@@ -307,6 +307,17 @@ func TestEveryProblemIsReported(t *testing.T) {
 		path+":4: policy.deadline must be a duration with a unit, such as 200ms, 3s or 15m")
 }
 
+func TestWithoutPassword(t *testing.T) {
+	t.Parallel()
+	for dsn, want := range map[Secret]string{
+		"app:p:w@tcp(db:3306)/refunds?tls=true": "app@tcp(db:3306)/refunds?tls=true",
+		"app@unix(/run/s.sock)/refunds":         "app@unix(/run/s.sock)/refunds",
+		"app:pw@nowhere":                        "",
+	} {
+		require.Equal(t, want, MySQL{DSN: dsn}.WithoutPassword())
+	}
+}
+
 func TestAccountTwice(t *testing.T) {
 	t.Parallel()
 	cfg := Default()
