@@ -44,7 +44,10 @@ type Bookkeeping struct {
 	Calls CallRecords
 	// Policies maps each configured account to its policy.
 	Policies map[string]refund.Policy
-	Log      *slog.Logger
+	// Exponents maps accounts to the exponents of their providers. Defaults to
+	// those of ISO 4217.
+	Exponents map[string]refund.Exponents
+	Log       *slog.Logger
 }
 
 // OpenCase returns the case of a refund with everything that earlier runs
@@ -68,14 +71,17 @@ func (b *Bookkeeping) OpenCase(ctx context.Context, in refund.OpenInput) (refund
 		return refund.OpenResult{}, b.notConfigured(ctx, r)
 	}
 	about := []slog.Attr{slog.String(telemetry.KeyRefundID, r.ID), slog.String(telemetry.KeyAccount, r.Account), slog.String("door", "workflow")}
-	_, created, err := b.Cases.Accept(ctx, ledger.Submission{Refund: r, Deadline: policy.Deadline})
+	_, created, err := b.Cases.Accept(ctx, ledger.Submission{
+		Refund: r, Deadline: policy.Deadline, Admit: func() error { return b.Exponents[r.Account].Validate(r) },
+	})
+	var invalid *refund.InvalidError
 	var exceeded *ledger.PaymentExceededError
 	var mismatch *ledger.PaymentMismatchError
 	switch {
 	case errors.Is(err, ledger.ErrConflict):
 		telemetry.Event(ctx, b.Log, slog.LevelWarn, telemetry.EventRefundConflict, about...)
 		return refund.OpenResult{}, temporal.NewNonRetryableApplicationError(err.Error(), refund.ErrorTypeConflict, nil)
-	case errors.As(err, &exceeded), errors.As(err, &mismatch):
+	case errors.As(err, &invalid), errors.As(err, &exceeded), errors.As(err, &mismatch):
 		return refund.OpenResult{}, temporal.NewNonRetryableApplicationError(err.Error(), refund.ErrorTypeInvalid, nil)
 	case err != nil:
 		return refund.OpenResult{}, fmt.Errorf("opening the case: %w", err)

@@ -135,6 +135,29 @@ func TestOpenCase_Refused(t *testing.T) {
 	}
 }
 
+// CASE 29: what the provider can't be asked for is refused where a workflow was
+// started directly too. An accepted case goes on whatever the configuration says
+// by now.
+func TestCase29_OpenCaseRefusesExcessPrecision(t *testing.T) {
+	t.Parallel()
+	b, l, _ := newBookkeeping(t)
+	_, err := b.open(newRefund("r-1"))
+	require.NoError(t, err)
+	b.Exponents = map[string]refund.Exponents{account: {"TWD": 0}}
+
+	_, err = b.open(newRefund("r-2"))
+	requireFinalError(t, err, refund.ErrorTypeInvalid)
+	require.ErrorContains(t, err, "invalid refund: amount.value: must be a multiple of 100: the account's provider takes nothing smaller than 1.00 TWD")
+	_, err = l.Case(t.Context(), "r-2")
+	require.ErrorIs(t, err, ledger.ErrNotFound)
+	whole := newRefund("r-3")
+	whole.Amount.Value = 1300
+	_, err = b.open(whole)
+	require.NoError(t, err)
+	_, err = b.open(newRefund("r-1"))
+	require.NoError(t, err)
+}
+
 // An accepted refund is not given up because this worker's configuration
 // lacks its account.
 func TestOpenCase_AcceptedRefundOfAnUnconfiguredAccountWaits(t *testing.T) {

@@ -155,6 +155,7 @@ func (e *Egress) make(ctx context.Context, in refund.CallInput) (refund.CallResu
 			} else {
 				answer = e.Adapter.Check(ctx, t, provider.Query{Refund: in.Refund, ProviderRefundID: in.ProviderRefundID, Foreign: in.Foreign})
 			}
+			answer = sentResult(answer, t.Budget())
 			t.Judge(limiter.VerdictOf(answer))
 		},
 	})
@@ -172,7 +173,6 @@ func (e *Egress) make(ctx context.Context, in refund.CallInput) (refund.CallResu
 
 	call.StartedAt, call.FinishedAt = &passage.StartedAt, &passage.FinishedAt
 	call.StartedMono, call.InFlight = int64(passage.StartedMono), passage.InFlight
-	answer = sentResult(answer, passage)
 	e.react(answer)
 	call.Result = withinDeadline(answer, in.Deadline)
 	e.logFinished(ctx, call, passage)

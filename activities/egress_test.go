@@ -764,13 +764,16 @@ func TestReact_RefusedCredentialsStopTheAccount(t *testing.T) {
 	}
 }
 
-// A budget that runs out after the first byte leaves the call unknown.
+// A budget that runs out after the first byte leaves the call unknown. The
+// provider is judged by the budgets that it was given, and not by what was left
+// of a case's own time.
 func TestTimeouts(t *testing.T) {
 	t.Parallel()
 	for _, budget := range []refund.Budget{refund.BudgetOverall, refund.BudgetDeadline} {
 		t.Run(string(budget), func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, func(cfg *limiter.Config) {
+				cfg.Breaker.Window = 1
 				if budget == refund.BudgetOverall {
 					cfg.CallTimeout = 300 * time.Millisecond
 				}
@@ -794,6 +797,8 @@ func TestTimeouts(t *testing.T) {
 			require.EqualValues(t, budget, timeouts[0]["budget"])
 			require.Equal(t, 1, r.executions()["r-1"], "it was done all the same")
 			require.Zero(t, r.gate.Status().InFlight)
+			breaker := map[refund.Budget]limiter.BreakerState{refund.BudgetOverall: limiter.BreakerOpen, refund.BudgetDeadline: limiter.BreakerClosed}
+			require.Equal(t, breaker[budget], r.gate.Status().Breaker)
 		})
 	}
 }

@@ -14,15 +14,15 @@ import (
 // whatever else is not a definite answer is unknown.
 
 // sentResult is the meaning of a call of which a byte left: the adapter's
-// reading of the answer, with what the gate measured.
-func sentResult(answer refund.Result, p limiter.Passage) refund.Result {
+// reading of the answer, with the budget that ended it, if one did.
+func sentResult(answer refund.Result, ended refund.Budget) refund.Result {
 	r := answer
 	if r.Outcome == "" || r.Outcome == refund.OutcomeNotSent {
 		// An adapter that says nothing, or that contradicts the wire.
 		r = refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeUnreadable, Detail: "the adapter gave no outcome"}
 	}
-	if p.Budget != "" && r.Outcome == refund.OutcomeUnknown {
-		r.Budget, r.Code = p.Budget, refund.CodeTimeout
+	if ended != "" && r.Outcome == refund.OutcomeUnknown {
+		r.Budget, r.Code = ended, refund.CodeTimeout
 	}
 	return r
 }

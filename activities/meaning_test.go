@@ -14,39 +14,37 @@ import (
 
 func TestSentResult(t *testing.T) {
 	t.Parallel()
-	sent := limiter.Passage{Bytes: 1}
-	overall := limiter.Passage{Bytes: 1, Budget: refund.BudgetOverall}
 	noOutcome := refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeUnreadable, Detail: "the adapter gave no outcome"}
 	timedOut := refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout, Budget: refund.BudgetOverall}
 	for name, tc := range map[string]struct {
-		answer  refund.Result
-		passage limiter.Passage
-		want    refund.Result
+		answer refund.Result
+		ended  refund.Budget
+		want   refund.Result
 	}{
-		"no outcome":                 {refund.Result{Code: "x", AccountWide: true}, sent, noOutcome},
-		"not sent, against the wire": {refund.Result{Outcome: refund.OutcomeNotSent, AccountWide: true}, sent, noOutcome},
+		"no outcome":                 {refund.Result{Code: "x", AccountWide: true}, "", noOutcome},
+		"not sent, against the wire": {refund.Result{Outcome: refund.OutcomeNotSent, AccountWide: true}, "", noOutcome},
 		"unknown": {
 			refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeDisconnected},
-			sent,
+			"",
 			refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeDisconnected},
 		},
-		"a budget ended it":                   {refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeDisconnected}, overall, timedOut},
-		"a budget ended it without an answer": {refund.Result{}, overall, refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout, Budget: refund.BudgetOverall, Detail: noOutcome.Detail}},
+		"a budget ended it":                   {refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeDisconnected}, refund.BudgetOverall, timedOut},
+		"a budget ended it without an answer": {refund.Result{}, refund.BudgetOverall, refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout, Budget: refund.BudgetOverall, Detail: noOutcome.Detail}},
 		"a definite answer stands against a budget": {
 			refund.Result{Outcome: refund.OutcomeRejected, Code: "unauthorized", AccountWide: true},
-			overall,
+			refund.BudgetOverall,
 			refund.Result{Outcome: refund.OutcomeRejected, Code: "unauthorized", AccountWide: true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, tc.want, sentResult(tc.answer, tc.passage))
+			require.Equal(t, tc.want, sentResult(tc.answer, tc.ended))
 		})
 	}
 	for _, o := range refund.Outcomes {
 		if o != refund.OutcomeNotSent {
 			answer := refund.Result{Outcome: o, Code: "code", HTTPStatus: 200, ProviderRefundID: "re_1", Ambiguous: true, NeverResend: true, Detail: "words"}
-			require.Equal(t, answer, sentResult(answer, sent), "the adapter's reading stands")
+			require.Equal(t, answer, sentResult(answer, ""), "the adapter's reading stands")
 		}
 	}
 }

@@ -65,9 +65,21 @@ func (l *Ledger) DeleteInbox(ctx context.Context, id int64) error {
 	return l.execInbox(ctx, "deleting", id, `DELETE FROM refund_inbox WHERE id = ?`, id)
 }
 
-// DelayInbox leaves a row alone until the given instant.
-func (l *Ledger) DelayInbox(ctx context.Context, id int64, until time.Time) error {
-	return l.execInbox(ctx, "delaying", id, `UPDATE refund_inbox SET due_at = ? WHERE id = ?`, stored(until), id)
+// DelayInbox leaves rows alone until the given instant; one that has passed
+// makes them due.
+func (l *Ledger) DelayInbox(ctx context.Context, until time.Time, ids ...int64) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	args := []any{stored(until)}
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	_, err := l.pool.ExecContext(ctx, `UPDATE refund_inbox SET due_at = ? WHERE id IN (`+placeholders(len(ids))+`)`, args...)
+	if err != nil {
+		return fmt.Errorf("delaying %d rows of the inbox: %w", len(ids), err)
+	}
+	return nil
 }
 
 // RefuseInbox sets a row aside for people, with the reason.

@@ -58,18 +58,22 @@ type Verdict int
 
 // The verdicts. The zero value says nothing.
 const (
-	Neutral Verdict = iota // the provider answered on the matter: a reject
-	Healthy                // it works
-	Failing                // it does not: a time-out, a disconnect, an error
+	Neutral  Verdict = iota // the provider answered on the matter: a reject
+	Healthy                 // it works
+	Failing                 // it does not: a time-out, a disconnect, an error
+	CutShort                // we ended the call before the provider had its time
 )
 
 // VerdictOf is what a call's result says. An answer on the matter, whatever it
 // is, is no failure; neither is one about our quota or our credentials, which
-// have brakes of their own.
+// have brakes of their own. A call that its own case's deadline ended had less
+// time than the provider is given.
 func VerdictOf(r refund.Result) Verdict {
 	switch {
 	case r.AccountWide || r.NeverResend:
 		return Neutral
+	case r.Budget == refund.BudgetDeadline:
+		return CutShort
 	case r.Outcome == refund.OutcomeRejected:
 		return Neutral
 	case r.Outcome == refund.OutcomeUnknown || r.Outcome == refund.OutcomeBusy:
@@ -103,7 +107,8 @@ type breaker struct {
 	failures   int           // closed: in the window; half-open: of the probes
 	taken      int           // half-open: probes let out
 	ended      int           // half-open: probes whose result is in
-	neutral    int           // half-open: of these, those that say nothing
+	neutral    int           // half-open: of these, those with an answer that says nothing
+	cut        int           // half-open: of these, those without even that
 	onChange   func(from, to BreakerState)
 }
 
@@ -117,7 +122,7 @@ func (b *breaker) enter(s BreakerState, until time.Duration) {
 	b.state, b.until = s, until
 	b.generation++
 	b.window, b.next = b.window[:0], 0
-	b.failures, b.taken, b.ended, b.neutral = 0, 0, 0, 0
+	b.failures, b.taken, b.ended, b.neutral, b.cut = 0, 0, 0, 0, 0
 	if b.onChange != nil {
 		b.onChange(from, s)
 	}
@@ -177,7 +182,7 @@ func (b *breaker) report(generation uint64, v Verdict, now time.Duration) {
 }
 
 func (b *breaker) reportClosed(v Verdict, now time.Duration) {
-	if v == Neutral {
+	if v == Neutral || v == CutShort {
 		return
 	}
 	failed := v == Failing
@@ -205,11 +210,16 @@ func (b *breaker) reportProbe(v Verdict, now time.Duration) {
 		b.failures++
 	case Neutral:
 		b.neutral++
+	case CutShort:
+		b.cut++
 	}
 	if b.ended < b.cfg.Probes {
 		return
 	}
-	if said := b.ended - b.neutral; 2*b.failures < said || said == 0 {
+	// Where no probe says whether it works, an answer of any kind will do: the
+	// provider is there. Calls that were cut short don't even tell that.
+	said := b.ended - b.neutral - b.cut
+	if 2*b.failures < said || (said == 0 && b.neutral > 0) {
 		b.enter(BreakerClosed, 0)
 	} else {
 		b.enter(BreakerOpen, now+b.cfg.OpenFor)

@@ -60,7 +60,7 @@ func TestBreakerOpensAtHalfOfTen(t *testing.T) {
 
 	b = newBench()
 	for range 100 {
-		b.pass(Neutral, Healthy, Neutral, Healthy, Failing)
+		b.pass(Neutral, Healthy, CutShort, Healthy, Failing)
 	}
 	require.Equal(t, BreakerClosed, b.state, "a third of those that say something")
 }
@@ -81,6 +81,14 @@ func TestBreakerHalfOpenTakesExactlyThree(t *testing.T) {
 		{[]Verdict{Neutral, Neutral, Failing}, BreakerOpen},
 		{[]Verdict{Neutral, Healthy, Healthy}, BreakerClosed},
 		{[]Verdict{Neutral, Neutral, Neutral}, BreakerClosed},
+		{[]Verdict{CutShort, Healthy, Healthy}, BreakerClosed},
+		{[]Verdict{CutShort, CutShort, Healthy}, BreakerClosed},
+		{[]Verdict{CutShort, CutShort, Neutral}, BreakerClosed},
+		{[]Verdict{CutShort, Healthy, Failing}, BreakerOpen},
+		{[]Verdict{CutShort, CutShort, Failing}, BreakerOpen},
+		{[]Verdict{CutShort, Neutral, Failing}, BreakerOpen},
+		// Nobody has heard of the provider.
+		{[]Verdict{CutShort, CutShort, CutShort}, BreakerOpen},
 	} {
 		b := newBench()
 		b.trip()
@@ -164,8 +172,8 @@ func TestPropertyBreaker(t *testing.T) {
 					continue
 				}
 				i := rapid.IntRange(0, len(out)-1).Draw(t, "call")
-				v := rapid.SampledFrom([]Verdict{Neutral, Healthy, Failing}).Draw(t, "verdict")
-				if b.state == BreakerClosed && out[i] == b.generation && v != Neutral {
+				v := rapid.SampledFrom([]Verdict{Neutral, Healthy, Failing, CutShort}).Draw(t, "verdict")
+				if b.state == BreakerClosed && out[i] == b.generation && (v == Healthy || v == Failing) {
 					recent = append(recent, v == Failing)
 				}
 				b.report(out[i], v, b.now)
@@ -216,6 +224,9 @@ func TestVerdictOf(t *testing.T) {
 		{refund.Result{Outcome: refund.OutcomeBusy, Code: "rate_limited", AccountWide: true}, Neutral},
 		{refund.Result{Outcome: refund.OutcomeBusy, Code: "temporarily_unavailable"}, Failing},
 		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout}, Failing},
+		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout, Budget: refund.BudgetConnect}, Failing},
+		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout, Budget: refund.BudgetOverall}, Failing},
+		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeTimeout, Budget: refund.BudgetDeadline}, CutShort},
 		{refund.Result{Outcome: refund.OutcomeUnknown, Code: refund.CodeUnreadable}, Failing},
 	} {
 		require.Equal(t, tt.want, VerdictOf(tt.result), "%+v", tt.result)

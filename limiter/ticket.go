@@ -126,6 +126,13 @@ func (t *Ticket) Judge(v Verdict) {
 	t.verdict = &v
 }
 
+// Budget names the time budget that ended the request; empty if none did.
+func (t *Ticket) Budget() refund.Budget {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.passage.Budget
+}
+
 // fail notes why the request failed and puts a budget's name to a time-out.
 func (t *Ticket) fail(err error) error {
 	var budget refund.Budget

@@ -122,7 +122,8 @@ type Call struct {
 	// DecisionID names the decision that ordered the call; empty for an
 	// automatic one.
 	DecisionID string `json:"decision_id,omitempty"`
-	// Epoch numbers the egress ownership under which the intent was written.
+	// Epoch numbers the egress ownership under which the intent was written; 0 if
+	// there was none.
 	Epoch    int64     `json:"epoch"`
 	IntentAt time.Time `json:"intent_at"`
 	// StartedAt is the instant of the request's first Write; nil if none left.

@@ -15,6 +15,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -278,6 +279,9 @@ func readProblem(err error) problem {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		return problemTooLarge.with(fmt.Sprintf("It may have %d bytes.", tooLarge.Limit))
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return problemBodyTimeout.with("Nothing was stored. A request has a few seconds to arrive as a whole; then the connection is closed.")
 	}
 	return problemMalformed.with("The body ended too early.")
 }

@@ -1,8 +1,11 @@
 package starter
 
 import (
+	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,40 +18,98 @@ import (
 	"refundgate/ledger"
 )
 
-// TestScopes: what each client may call. Operations are answered by what they
-// find, so that a 404 or a 422 means "allowed".
+// who are those that ask, in the order of the columns of authorizations.
+var who = []struct{ name, authorization string }{
+	{"nobody", ""},
+	{"a wrong token", "Bearer unknown"},
+	{"half a token", "Bearer " + ordersToken[:10]},
+	{"another scheme", "Basic " + ordersToken},
+	{"no scope", "Bearer " + idleToken},
+	{"refunds:write", "Bearer " + writeToken},
+	{"refunds:read", "Bearer " + readToken},
+	{"refunds:read-all", "Bearer " + auditToken},
+	{"review", "Bearer " + reviewToken},
+	{"whose case it is", "Bearer " + ordersToken}, // refunds:write and refunds:read, as the next
+	{"another client", "Bearer " + shopToken},
+}
+
+// authorizations say for every operation of the document how each of who is
+// answered. It is answered by what it finds, so a 200, a 404 of a reader or a 422
+// means "allowed". The case is that of the client orders.
+var authorizations = map[string][11]int{
+	"submitRefund": {401, 401, 401, 401, 403, 200, 403, 403, 403, 200, 200},
+	"listRefunds":  {401, 401, 401, 401, 403, 403, 200, 200, 200, 200, 200},
+	"showRefund":   {401, 401, 401, 401, 403, 403, 404, 200, 200, 200, 404},
+	"assignCase":   {401, 401, 401, 401, 403, 403, 403, 403, 422, 403, 403},
+	"noteCase":     {401, 401, 401, 401, 403, 403, 403, 403, 422, 403, 403},
+	"checkCase":    {401, 401, 401, 401, 403, 403, 403, 403, 422, 403, 403},
+	"resendCase":   {401, 401, 401, 401, 403, 403, 403, 403, 422, 403, 403},
+	"correctCase":  {401, 401, 401, 401, 403, 403, 403, 403, 422, 403, 403},
+	"settleCase":   {401, 401, 401, 401, 403, 403, 403, 403, 422, 403, 403},
+	// Its signature lets it in, and no token does.
+	"notify":  {401, 401, 401, 401, 401, 401, 401, 401, 401, 401, 401},
+	"health":  {200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
+	"ready":   {200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
+	"metrics": {200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
+	"openAPI": {200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
+}
+
+// listed are the cases that each of who finds in the list.
+var listed = map[string]int{"refunds:read": 0, "refunds:read-all": 1, "review": 1, "whose case it is": 1, "another client": 0}
+
+// TestScopes: what each client may call, for every operation that there is. A
+// client that is over its limit may call none of those that ask for a token,
+// whatever it is allowed; who has no valid token is told that and no more.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	i := newDeskIntake(t, newLedger(t, testenv.MariaDB(t)), nil, &fakeDesk{})
 	require.Equal(t, 202, i.post(body(nil)).status)
+	ops := newDocument(t).operations()
+	require.ElementsMatch(t, slices.Collect(maps.Keys(ops)), slices.Collect(maps.Keys(authorizations)))
 
-	type operation struct{ method, path, content string }
-	operations := []operation{
-		{"POST", "/v1/refunds", body(nil)},
-		{"GET", "/v1/refunds", ""},
-		{"GET", "/v1/refunds/r-1", ""},
+	ask := func(op operation, method, authorization string) answer {
+		path := strings.NewReplacer("{id}", "r-1", "{account}", "main").Replace(op.path)
+		content := map[string]string{"submitRefund": body(nil), "notify": notification()}[op.id]
+		if content == "" && op.method == http.MethodPost {
+			content = `{"by":1}`
+		}
+		return i.do(method, path, "", content, "Authorization", authorization)
 	}
-	for _, action := range []string{"assign", "note", "check", "resend", "correct", "settle"} {
-		operations = append(operations, operation{"POST", "/v1/refunds/r-1/actions/" + action, `{"by":1}`})
+	check := func(op operation, n, want int) answer {
+		t.Helper()
+		about := fmt.Sprintf("%s for %s", op.id, who[n].name)
+		a := ask(op, op.method, who[n].authorization)
+		require.Equal(t, want, a.status, "%s: %s", about, a.body)
+		require.Equal(t, want == 401 || want == 403, a.header.Get("WWW-Authenticate") != "", about)
+		if problems := map[int]string{401: "unauthorized", 403: "forbidden", 429: "too-many-requests"}; problems[want] != "" && op.id != "notify" {
+			a.problem(t, want, problems[want])
+			require.NotContains(t, string(a.body), "pay_1", about)
+		}
+		if op.method == http.MethodGet {
+			require.Equal(t, want, ask(op, http.MethodHead, who[n].authorization).status, "HEAD, %s", about)
+		}
+		return a
 	}
-	// By operation, in the order above; the last six are the actions.
-	for client, want := range map[string][4]int{
-		"":          {401, 401, 401, 401},
-		"unknown":   {401, 401, 401, 401},
-		writeToken:  {200, 403, 403, 403},
-		readToken:   {403, 200, 404, 403},
-		ordersToken: {200, 200, 200, 403},
-		auditToken:  {403, 200, 200, 403},
-		reviewToken: {403, 200, 200, 422},
-	} {
-		for n, op := range operations {
-			a := i.do(op.method, op.path, client, op.content)
-			require.Equal(t, want[min(n, 3)], a.status, "%s %s as %q: %s", op.method, op.path, client, a.body)
-			require.Equal(t, a.status == 401 || a.status == 403, a.header.Get("WWW-Authenticate") != "")
+	for id, op := range ops {
+		for n, want := range authorizations[id] {
+			a := check(op, n, want)
+			if id == "listRefunds" && want == 200 {
+				require.Len(t, a.object(t)["cases"], listed[who[n].name], who[n].name)
+			}
 		}
 	}
-	for _, open := range []string{"/healthz", "/readyz", "/metrics"} {
-		require.Equal(t, http.StatusOK, i.do("GET", open, "", "").status, open)
+
+	for n := range i.api.callers {
+		i.api.callers[n].limit = rate.NewLimiter(1, 0)
+	}
+	for id, op := range ops {
+		for n, want := range authorizations[id] {
+			if want != 401 && authorizations[id][0] == 401 {
+				want = 429
+			}
+			a := check(op, n, want)
+			require.Equal(t, want == 429, a.header.Get("Retry-After") != "", "%s for %s", id, who[n].name)
+		}
 	}
 }
 

@@ -21,6 +21,10 @@ import (
 type Client struct {
 	// Temporal is a client of the namespace that refundgate runs in.
 	Temporal client.Client
+	// Exponents maps accounts to the exponents of their providers, so that
+	// Submit can refuse what they can't be asked for; an orchestrator that finds
+	// it fails the workflow. Defaults to those of ISO 4217.
+	Exponents map[string]refund.Exponents
 }
 
 // Submit makes the refund durable, in Temporal; an orchestrator opens its case.
@@ -36,6 +40,9 @@ type Client struct {
 // that names it. See Wait.
 func (c Client) Submit(ctx context.Context, r refund.Refund) error {
 	if err := r.Validate(); err != nil {
+		return err
+	}
+	if err := c.Exponents[r.Account].Validate(r); err != nil {
 		return err
 	}
 	_, err := c.Temporal.ExecuteWorkflow(ctx, StartOptions(r), refund.WorkflowType, r)

@@ -66,13 +66,18 @@ func decodeRefund(body []byte, knownID string) (refund.Refund, error) {
 	return r, nil
 }
 
-// decodeServed is decodeRefund for refunds of one of the accounts.
+// decodeServed is decodeRefund for refunds of one of the accounts, whose
+// provider can be asked for the amount.
 func decodeServed(body []byte, knownID string, accounts []config.Account) (refund.Refund, error) {
 	r, err := decodeRefund(body, knownID)
-	if err == nil && !serves(accounts, r.Account) {
-		err = &refund.InvalidError{Fields: []refund.FieldError{{Field: "account", Message: "is not a configured account"}}}
+	if err != nil {
+		return r, err
 	}
-	return r, err
+	i := slices.IndexFunc(accounts, func(acc config.Account) bool { return acc.Name == r.Account })
+	if i < 0 {
+		return r, &refund.InvalidError{Fields: []refund.FieldError{{Field: "account", Message: "is not a configured account"}}}
+	}
+	return r, accounts[i].Exponents.Validate(r)
 }
 
 // decoder collects what is wrong with the fields of a body.

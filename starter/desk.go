@@ -51,6 +51,9 @@ type Desk struct {
 	Temporal Updater
 	// Deadline is how long after its correction a case goes to review.
 	Deadline time.Duration
+	// Exponents maps accounts to the exponents of their providers. Defaults to
+	// those of ISO 4217.
+	Exponents map[string]refund.Exponents
 	// Timeout bounds what an action waits for the case's workflow. People wait
 	// for it; an orchestrator that runs needs a fraction of a second. Defaults
 	// to 10s.
@@ -105,6 +108,16 @@ func (d *Desk) Act(ctx context.Context, refundID, id string, action refund.Actio
 // Correct starts the next generation of a rejected refund and returns its case.
 // The errors are those of Act and of ledger.Accept.
 func (d *Desk) Correct(ctx context.Context, refundID, id string, correction refund.Correction) (refund.Case, error) {
+	if correction.Amount != nil {
+		c, err := d.Ledger.Case(ctx, refundID)
+		if err != nil {
+			return refund.Case{}, err
+		}
+		c.Refund.Amount = *correction.Amount
+		if err := d.Exponents[c.Refund.Account].Validate(c.Refund); err != nil {
+			return refund.Case{}, err
+		}
+	}
 	c, err := d.Ledger.Correct(ctx, refundID, id, correction, d.Deadline, time.Now())
 	if err != nil {
 		return refund.Case{}, err

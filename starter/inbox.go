@@ -19,6 +19,9 @@ const (
 	// inboxLease is how long they are its own; after that another may take
 	// what it left.
 	inboxLease = 30 * time.Second
+	// handBackTimeout bounds the attempt to give rows up before their lease
+	// ends, also while stopping.
+	handBackTimeout = 2 * time.Second
 )
 
 // InboxStore is the table that order services write to. See ledger.Ledger.
@@ -26,7 +29,7 @@ type InboxStore interface {
 	Acceptor
 	ClaimInbox(ctx context.Context, limit int, lease time.Duration) ([]ledger.InboxRow, error)
 	DeleteInbox(ctx context.Context, id int64) error
-	DelayInbox(ctx context.Context, id int64, until time.Time) error
+	DelayInbox(ctx context.Context, until time.Time, ids ...int64) error
 	RefuseInbox(ctx context.Context, id int64, reason string) error
 }
 
@@ -56,6 +59,14 @@ type InboxOptions struct {
 type Inbox struct {
 	opts   InboxOptions
 	rounds *rounds
+	held   heldRows
+}
+
+// heldRows are claimed rows that are not going to be worked off.
+type heldRows struct {
+	failed []int64 // tried, with an error of the database
+	rest   []int64 // not tried
+	until  time.Time
 }
 
 // NewInbox returns an inbox. It does nothing until Run.
@@ -72,22 +83,54 @@ func NewInbox(opts InboxOptions) *Inbox {
 // database.
 func (in *Inbox) Run(ctx context.Context) { in.rounds.run(ctx) }
 
-// pass works off all that is due.
+// pass works off all that is due. It ends at the first error of the database;
+// the rows that it still holds then are due again at once, but the one that it
+// failed at, which waits a little so that it can't hold up the others.
 func (in *Inbox) pass(ctx context.Context) error {
+	if err := in.handBack(ctx); err != nil {
+		return err // what we can't even give up, we can't take
+	}
 	for {
+		until := time.Now().Add(inboxLease)
 		rows, err := in.opts.Store.ClaimInbox(ctx, inboxBatch, inboxLease)
 		if err != nil {
 			return err
 		}
-		for _, row := range rows {
+		for n, row := range rows {
 			if err := in.take(ctx, row); err != nil {
-				return err
+				in.held = heldRows{failed: []int64{row.ID}, until: until}
+				for _, next := range rows[n+1:] {
+					in.held.rest = append(in.held.rest, next.ID)
+				}
+				return errors.Join(err, in.handBack(ctx))
 			}
 		}
 		if len(rows) < inboxBatch {
 			return nil
 		}
 	}
+}
+
+// handBack gives up the rows that are held, before their lease ends. While that
+// fails they stay held; after the lease they are anybody's anyway.
+func (in *Inbox) handBack(ctx context.Context) error {
+	now := time.Now()
+	if now.After(in.held.until) {
+		in.held = heldRows{}
+		return nil
+	}
+	// A relay that is told to stop keeps nothing either.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handBackTimeout)
+	defer cancel()
+	if err := in.opts.Store.DelayInbox(ctx, now, in.held.rest...); err != nil {
+		return err
+	}
+	in.held.rest = nil
+	if err := in.opts.Store.DelayInbox(ctx, now.Add(retryAfter), in.held.failed...); err != nil {
+		return err
+	}
+	in.held = heldRows{}
+	return nil
 }
 
 // take accepts a row's refund. An error is one of the database: the row stays
@@ -105,7 +148,7 @@ func (in *Inbox) take(ctx context.Context, row ledger.InboxRow) error {
 	})
 	var full *OverCapacityError
 	if errors.As(err, &full) {
-		return in.opts.Store.DelayInbox(ctx, row.ID, time.Now().Add(full.RetryAfter))
+		return in.opts.Store.DelayInbox(ctx, time.Now().Add(full.RetryAfter), row.ID)
 	}
 	if err != nil {
 		p := acceptProblem(rf.ID, err)

@@ -263,3 +263,153 @@ func TestInbox_Uncommitted(t *testing.T) {
 		require.Equal(t, commit, err == nil)
 	}
 }
+
+// failing is a store of which Accept fails as a broken database does.
+type failing struct {
+	InboxStore
+	accept func(refundID string) error // nil: as the store says
+	calls  atomic.Int64                // of every kind
+}
+
+func (s *failing) Accept(ctx context.Context, sub ledger.Submission) (refund.Case, bool, error) {
+	s.calls.Add(1)
+	if err := s.accept(sub.Refund.ID); err != nil {
+		return refund.Case{}, false, err
+	}
+	return s.InboxStore.Accept(ctx, sub)
+}
+
+func (s *failing) ClaimInbox(ctx context.Context, limit int, lease time.Duration) ([]ledger.InboxRow, error) {
+	s.calls.Add(1)
+	return s.InboxStore.ClaimInbox(ctx, limit, lease)
+}
+
+func (s *failing) DelayInbox(ctx context.Context, until time.Time, ids ...int64) error {
+	s.calls.Add(1)
+	return s.InboxStore.DelayInbox(ctx, until, ids...)
+}
+
+// waiting returns the rows that wait and how long until they are due.
+func (r *inboxRig) waiting() map[string]time.Duration {
+	r.t.Helper()
+	rows, err := r.db.QueryContext(r.t.Context(), `SELECT refund_id, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) FROM refund_inbox`)
+	require.NoError(r.t, err)
+	defer rows.Close()
+	waiting := map[string]time.Duration{}
+	for rows.Next() {
+		var id string
+		var micros int64
+		require.NoError(r.t, rows.Scan(&id, &micros))
+		waiting[id] = time.Duration(micros) * time.Microsecond
+	}
+	require.NoError(r.t, rows.Err())
+	return waiting
+}
+
+// TestInbox_HandsBackAfterAnError: what a relay had claimed when the database
+// failed it is due at once, for this relay and any other. Only the row that it
+// failed at waits a little, so that one row that always fails holds up none.
+func TestInbox_HandsBackAfterAnError(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	for n := range 5 {
+		r.put(numbered(n))
+	}
+	store := &failing{InboxStore: r.l, accept: func(id string) error {
+		if id == "r-1" || id == "r-3" {
+			return errLost
+		}
+		return nil
+	}}
+	in := r.inbox(store, nil)
+	require.ErrorIs(t, in.pass(t.Context()), errLost)
+	waiting := r.waiting()
+	require.Len(t, waiting, 4, "the first was accepted")
+	for id, due := range waiting {
+		if id == "r-1" {
+			require.Greater(t, due, time.Duration(0))
+			require.LessOrEqual(t, due, retryAfter)
+		} else {
+			require.LessOrEqual(t, due, time.Duration(0), "%s is due", id)
+		}
+	}
+
+	require.ErrorIs(t, in.pass(t.Context()), errLost) // at r-3
+	require.NoError(t, in.pass(t.Context()))
+	waiting = r.waiting()
+	require.Len(t, waiting, 2, "only those that fail are left")
+	require.Contains(t, waiting, "r-1")
+	require.Contains(t, waiting, "r-3")
+	store.accept = func(string) error { return nil }
+	require.Eventually(t, func() bool {
+		require.NoError(t, in.pass(t.Context()))
+		return r.load() == ledger.InboxLoad{}
+	}, 20*time.Second, 100*time.Millisecond, "well before the lease ends")
+}
+
+// TestInbox_DatabaseGoesAway: in the middle of a batch. While it is away it is
+// asked now and then and not in a loop, and when it is back all rows are
+// accepted long before their lease would have ended.
+func TestInbox_DatabaseGoesAway(t *testing.T) {
+	t.Parallel()
+	db := testenv.OwnMariaDB(t)
+	require.NoError(t, db.CreateDatabase(t.Context(), "refunds"))
+	dsn := db.DSN("refunds")
+	pool, err := sql.Open("mysql", dsn)
+	require.NoError(t, err)
+	pool.SetMaxIdleConns(-1) // the server is restarted
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	r := &inboxRig{t: t, dsn: dsn, l: newLedger(t, dsn), db: pool, logs: &testenv.Logs{}}
+	const rows = 50
+	for n := range rows {
+		r.put(numbered(n))
+	}
+	var killed atomic.Bool
+	store := &failing{InboxStore: r.l}
+	store.accept = func(id string) error {
+		if id == "r-10" && killed.CompareAndSwap(false, true) {
+			return db.Kill()
+		}
+		return nil
+	}
+	begun := time.Now()
+	runRelay(t, r.inbox(store, nil))
+	require.Eventually(t, killed.Load, 20*time.Second, 10*time.Millisecond)
+	<-db.Done()
+	before := store.calls.Load()
+	const away = 4 * time.Second
+	time.Sleep(away)
+	require.LessOrEqual(t, store.calls.Load()-before, int64(12), "at most a few tries in %s", away)
+	require.NoError(t, db.Start(t.Context()))
+	require.Eventually(t, func() bool {
+		load, err := r.l.InboxLoad(t.Context()) // a connection of before may fail it once
+		return err == nil && load == ledger.InboxLoad{}
+	}, inboxLease-time.Since(begun)-time.Second, 100*time.Millisecond)
+	var cases int
+	require.NoError(t, r.db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM refunds`).Scan(&cases))
+	require.Equal(t, rows, cases)
+}
+
+// TestInbox_StopsInTheMiddle: what a relay that is stopped had claimed is
+// another's at once.
+func TestInbox_StopsInTheMiddle(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	for n := range 5 {
+		r.put(numbered(n))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	in := r.inbox(&failing{InboxStore: r.l, accept: func(id string) error {
+		if id == "r-2" {
+			stop()
+		}
+		return nil
+	}}, nil)
+	in.Run(ctx)
+	require.Len(t, r.waiting(), 3)
+	require.NoError(t, r.inbox(r.l, nil).pass(t.Context()))
+	waiting := r.waiting()
+	require.Len(t, waiting, 1)
+	require.Contains(t, waiting, "r-2", "which it may have been at")
+	require.LessOrEqual(t, waiting["r-2"], retryAfter)
+}

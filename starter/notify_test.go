@@ -31,7 +31,7 @@ const (
 // testNotifications reads main's notifications; second takes none.
 func testNotifications() map[string]NotificationReader {
 	return map[string]NotificationReader{
-		"main": reference.NewNotices("main", func() []string { return []string{oldSecret, newSecret} }),
+		"main": reference.NewNotices("main", nil, func() []string { return []string{oldSecret, newSecret} }),
 	}
 }
 

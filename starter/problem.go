@@ -36,6 +36,7 @@ var (
 	problemNotFound         = newProblem("not-found", http.StatusNotFound, "There is no such thing")
 	problemMethodNotAllowed = newProblem("method-not-allowed", http.StatusMethodNotAllowed, "This path does not take that method")
 	problemMalformed        = newProblem("malformed-body", http.StatusBadRequest, "The body is not one JSON object")
+	problemBodyTimeout      = newProblem("body-timeout", http.StatusRequestTimeout, "The body came too slowly")
 	problemInvalidQuery     = newProblem("invalid-query", http.StatusBadRequest, "The query was refused")
 	problemUnsupportedMedia = newProblem("unsupported-media-type", http.StatusUnsupportedMediaType, "The body must be application/json")
 	problemTooLarge         = newProblem("too-large", http.StatusRequestEntityTooLarge, "The body is too large")

@@ -242,13 +242,55 @@ func TestServerCutsOffSlowBodies(t *testing.T) {
 		p := connectTo(t, s.addr)
 		p.send(request)
 		go p.drip(strings.Repeat(" ", 5000))
-		p.answer().problem(t, 400, "malformed-body")
+		p.answer().problem(t, 408, "body-timeout")
 		require.GreaterOrEqual(t, time.Since(begun), limit)
 		require.Less(t, time.Since(begun), soon)
 		p.closed()
 	}
+	refused := s.events(telemetry.EventIntakeRefused)
+	require.Len(t, refused, 2)
+	require.Equal(t, "body-timeout", refused[1]["problem"])
+
+	// A notification that dribbles in, and a submission that ends too early,
+	// which is no matter of time.
+	p := connectTo(t, s.addr)
+	p.send("POST /v1/providers/main/notifications HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n{")
+	go p.drip(strings.Repeat(" ", 5000))
+	p.answer().problem(t, 408, "body-timeout")
+	p.closed()
+	p = connectTo(t, s.addr)
+	p.send(head("Content-Length: 60000") + refundBody("slow"))
+	require.NoError(t, p.conn.(*net.TCPConn).CloseWrite())
+	p.answer().problem(t, 400, "malformed-body")
 	require.Empty(t, s.stored())
-	require.Len(t, s.events(telemetry.EventIntakeRefused), 2)
+}
+
+// TestServerCutsOffSlowBodies_HTTP2: the stream is answered in the same way.
+func TestServerCutsOffSlowBodies_HTTP2(t *testing.T) {
+	t.Parallel()
+	const limit = 600 * time.Millisecond
+	secured := newSecureServer(t, nil)
+	tlsConfig, err := NewTLS(secured.files, discard)
+	require.NoError(t, err)
+	i := newIntake(t, newLedger(t, testenv.MariaDB(t)), nil)
+	addr := serve(t, &Server{Handler: i.api, TLS: tlsConfig, Log: discard, limits: testLimits(func(l *limits) { l.read = limit })})
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: secured.client(), ForceAttemptHTTP2: true}, Timeout: 30 * time.Second}
+	slow, end := io.Pipe()
+	t.Cleanup(func() { _ = end.Close() })
+	go func() { _, _ = io.WriteString(end, refundBody("slow")) }() // and then nothing
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+addr+"/v1/refunds", slow)
+	require.NoError(t, err)
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+ordersToken)
+	begun := time.Now()
+	res, err := client.Do(r)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	require.Equal(t, 2, res.ProtoMajor)
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	answer{res.StatusCode, res.Header, text}.problem(t, 408, "body-timeout")
+	require.Less(t, time.Since(begun), soon)
 }
 
 // TestServerLimitsHeaders: an endless header is not read.

@@ -37,6 +37,7 @@ const (
 	shopToken   = "token-of-another-that-does-both"
 	reviewToken = "token-that-reviews"
 	auditToken  = "token-that-reads-all"
+	idleToken   = "token-that-may-nothing"
 )
 
 func testClients() []config.Client {
@@ -50,6 +51,7 @@ func testClients() []config.Client {
 		{Name: "orders", TokenSHA256: hash(ordersToken), Scopes: []string{config.ScopeWrite, config.ScopeRead}},
 		{Name: "shop", TokenSHA256: hash(shopToken), Scopes: []string{config.ScopeWrite, config.ScopeRead}},
 		{Name: "auditor", TokenSHA256: hash(auditToken), Scopes: []string{config.ScopeReadAll}},
+		{Name: "idle", TokenSHA256: hash(idleToken)},
 		{Name: "reviewer", TokenSHA256: hash(reviewToken), Scopes: []string{config.ScopeReview}},
 	}
 }

@@ -27,7 +27,10 @@ type Orchestrator struct {
 	Ledger   *ledger.Ledger
 	// Policies maps each configured account to its policy.
 	Policies map[string]refund.Policy
-	Log      *slog.Logger
+	// Exponents maps accounts to the exponents of their providers. Defaults to
+	// those of ISO 4217.
+	Exponents map[string]refund.Exponents
+	Log       *slog.Logger
 }
 
 // Run works until ctx ends, then finishes what it has begun. If Temporal can't
@@ -42,7 +45,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 		OnFatalError:      func(err error) { fatal <- err },
 	})
 	w.RegisterWorkflowWithOptions(workflows.Refund, workflow.RegisterOptions{Name: refund.WorkflowType})
-	book := &activities.Bookkeeping{Cases: o.Ledger, Calls: o.Ledger, Policies: o.Policies, Log: o.Log}
+	book := &activities.Bookkeeping{Cases: o.Ledger, Calls: o.Ledger, Policies: o.Policies, Exponents: o.Exponents, Log: o.Log}
 	for name, f := range map[string]any{
 		refund.ActivityOpen:    book.OpenCase,
 		refund.ActivitySave:    book.SaveCase,

@@ -110,7 +110,7 @@ func adapter(acc config.Account) (provider.Adapter, error) {
 	}
 	switch acc.Adapter {
 	case "reference":
-		return reference.New(reference.Config{BaseURL: acc.BaseURL, APIKey: key.Reveal})
+		return reference.New(reference.Config{BaseURL: acc.BaseURL, APIKey: key.Reveal, Exponents: acc.Exponents})
 	default:
 		return nil, fmt.Errorf("accounts.%s: there is no adapter %q", acc.Name, acc.Adapter)
 	}

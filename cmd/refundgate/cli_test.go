@@ -196,3 +196,22 @@ func TestDevRunsTheSamples(t *testing.T) {
 	out, errs, code = refundgate(t, "", "dev", "--samples", "--once", "--data", dir)
 	require.Zero(t, code, "%s\n%s", out, errs)
 }
+
+// CASE 29: the command line refuses what the account's provider can't be asked
+// for as the intake does, before it connects to anything.
+func TestCase29_SubmitRefusesExcessPrecision(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "refundgate.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("accounts: {whole: {base_url: \"https://provider.test\", exponents: {TWD: 0}}}\n"), 0o600))
+	submit := func(amount string) (stderr string, code int) {
+		_, stderr, code = refundgate(t, "", "submit", "--id", "r-1", "--account", "whole", "--order", "o-1", "--payment", "pay-1",
+			"--amount", amount, "--currency", "TWD", "--reason", "damaged", "--by", "alice", "--config", path)
+		return stderr, code
+	}
+	stderr, code := submit("1250")
+	require.Equal(t, exitUsage, code, stderr)
+	require.Contains(t, stderr, "amount.value: must be a multiple of 100: the account's provider takes nothing smaller than 1.00 TWD")
+	stderr, code = submit("1300")
+	require.Equal(t, exitFailed, code, stderr)
+	require.Contains(t, stderr, "no database is configured")
+}

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -189,7 +191,11 @@ func (a *app) startDev(ctx context.Context, cmd *cobra.Command, env *devEnv, dir
 	cfg.HTTP.Listen = env.intake.Addr().String()
 	cfg.HTTP.DrainDelay = 0 // nobody balances load here
 	env.file = filepath.Join(dir, "refundgate.yaml")
-	if err := os.WriteFile(env.file, []byte(devConfig(cfg)), 0o600); err != nil {
+	text, err := devConfig(cfg)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(env.file, []byte(text), 0o600); err != nil {
 		return err
 	}
 	if env.parts, err = connect(ctx, cfg, log); err != nil {
@@ -261,14 +267,18 @@ func devToken(dir string) (string, error) {
 	return token, os.WriteFile(file, []byte(token+"\n"), 0o600)
 }
 
-// devConfig is a configuration file for the other commands. It names no
-// secret: the private database has none, and a configured one's DSN comes from
-// where it came from before.
-func devConfig(cfg config.Config) string {
+// devConfig is a configuration file for the other commands. It holds no secret:
+// the private database has none, and those that are configured come from where
+// they came from before.
+func devConfig(cfg config.Config) (string, error) {
 	var b strings.Builder
 	b.WriteString("# Written by refundgate dev for the commands beside it.\n")
 	if os.Getenv(config.EnvDSN) == "" {
-		fmt.Fprintf(&b, "mysql:\n  dsn: %q\n", cfg.MySQL.DSN.Reveal())
+		passwordFile, err := absolute(cfg.MySQL.PasswordFile)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "mysql:\n  dsn: %q\n  password_env: %q\n  password_file: %q\n", cfg.MySQL.WithoutPassword(), cfg.MySQL.PasswordEnv, passwordFile)
 	}
 	fmt.Fprintf(&b, "temporal:\n  address: %q\n  namespace: %q\n  web_ui_url: %q\n", cfg.Temporal.Address, cfg.Temporal.Namespace, cfg.Temporal.WebUIURL)
 	fmt.Fprintf(&b, "http:\n  listen: %q\n", cfg.HTTP.Listen)
@@ -278,9 +288,25 @@ func devConfig(cfg config.Config) string {
 	}
 	b.WriteString("accounts:\n")
 	for _, acc := range cfg.Accounts {
-		fmt.Fprintf(&b, "  %s:\n    base_url: %q\n    api_key_file: %q\n", acc.Name, acc.BaseURL, acc.APIKeyFile)
+		keyFile, err := absolute(acc.APIKeyFile)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "  %s:\n    base_url: %q\n    api_key_env: %q\n    api_key_file: %q\n", acc.Name, acc.BaseURL, acc.APIKeyEnv, keyFile)
+		b.WriteString("    exponents:\n")
+		for _, currency := range slices.Sorted(maps.Keys(acc.Exponents)) {
+			fmt.Fprintf(&b, "      %s: %d\n", currency, acc.Exponents[currency])
+		}
 	}
-	return b.String()
+	return b.String(), nil
+}
+
+// absolute is the path for those who are started elsewhere; an empty one stays.
+func absolute(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	return filepath.Abs(path)
 }
 
 // freeOr returns the port if it is free on loopback, and 0 (any) if not.

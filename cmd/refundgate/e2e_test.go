@@ -140,8 +140,15 @@ type process struct {
 // end of the test if it still runs.
 func (s *system) start(args ...string) *process {
 	s.t.Helper()
+	return s.startWith(nil, args...)
+}
+
+// startWith is start with more environment variables.
+func (s *system) startWith(env []string, args ...string) *process {
+	s.t.Helper()
 	p := &process{t: s.t, done: make(chan struct{})}
 	p.cmd = exec.Command(testenv.Binary(s.t), append(args, "--config", s.config, "--log-format", "json")...)
+	p.cmd.Env = append(os.Environ(), env...)
 	stdout, err := p.cmd.StdoutPipe()
 	require.NoError(s.t, err)
 	p.cmd.Stderr = &lockedWriter{mu: &p.mu, w: &p.stderr}

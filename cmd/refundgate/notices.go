@@ -28,7 +28,7 @@ func noticesOf(acc config.Account, secrets []config.Secret) (provider.Notices, e
 	}
 	switch acc.Adapter {
 	case "reference":
-		return reference.NewNotices(acc.Name, revealed), nil
+		return reference.NewNotices(acc.Name, acc.Exponents, revealed), nil
 	default:
 		return nil, fmt.Errorf("accounts.%s: there is no adapter %q", acc.Name, acc.Adapter)
 	}

@@ -114,5 +114,5 @@ func (p *parts) api(relay *starter.Relay, teller *starter.Teller, admission *sta
 // desk returns what carries out the actions of people. wake is called when a
 // workflow is to be started; it may be nil.
 func (p *parts) desk(wake func()) *starter.Desk {
-	return &starter.Desk{Ledger: p.ledger, Temporal: p.temporal, Deadline: p.cfg.Policy.Deadline, Wake: wake}
+	return &starter.Desk{Ledger: p.ledger, Temporal: p.temporal, Deadline: p.cfg.Policy.Deadline, Exponents: p.cfg.Exponents(), Wake: wake}
 }

@@ -90,7 +90,11 @@ func (a *app) submit(cmd *cobra.Command, r refund.Refund, out output) error {
 	if err != nil {
 		return err
 	}
-	if _, err := cfg.Account(r.Account); err != nil {
+	acc, err := cfg.Account(r.Account)
+	if err == nil {
+		err = acc.Exponents.Validate(r)
+	}
+	if err != nil {
 		return usageError{err}
 	}
 	ctx, log := cmd.Context(), a.logger(cmd)

@@ -140,7 +140,7 @@ func (p *parts) close() {
 }
 
 func (p *parts) orchestrate(ctx context.Context) error {
-	o := &worker.Orchestrator{Temporal: p.temporal, Ledger: p.ledger, Policies: policies(p.cfg), Log: p.log}
+	o := &worker.Orchestrator{Temporal: p.temporal, Ledger: p.ledger, Policies: policies(p.cfg), Exponents: p.cfg.Exponents(), Log: p.log}
 	return o.Run(ctx)
 }
 

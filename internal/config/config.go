@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"refundgate/refund"
 )
 
 // Config is the whole configuration. Default gives the values that hold where
@@ -223,6 +225,11 @@ type Account struct {
 	// the new one. Only the processes that serve need them. Defaults to none:
 	// notifications for the account are not taken.
 	NotificationSecrets []SecretSource `yaml:"notification_secrets"`
+	// Exponents are the decimal places in which the provider counts amounts, by
+	// currency, where they are not those of ISO 4217; from 0 to
+	// refund.MaxExponent. An amount that it can't be asked for is refused before
+	// it is accepted. Defaults to none.
+	Exponents refund.Exponents `yaml:"exponents"`
 	// StartsPerSecond is how many calls may start per second, evenly spaced.
 	// Defaults to 5.
 	StartsPerSecond float64 `yaml:"starts_per_second"`
@@ -367,6 +374,15 @@ func (c Config) AccountNames() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// Exponents returns each account's.
+func (c Config) Exponents() map[string]refund.Exponents {
+	all := make(map[string]refund.Exponents, len(c.Accounts))
+	for _, a := range c.Accounts {
+		all[a.Name] = a.Exponents
+	}
+	return all
 }
 
 // StartInterval is the time between two call starts: 200 ms at 5 per second.

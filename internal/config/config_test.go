@@ -32,6 +32,7 @@ func TestExample(t *testing.T) {
 	sum := sha256.Sum256([]byte("example-token-never-use-this-one"))
 	want.Clients = []Client{{Name: "orders", TokenSHA256: hex.EncodeToString(sum[:]), Scopes: []string{"refunds:write", "refunds:read"}}}
 	want.Defaults.NotificationSecrets = []SecretSource{} // how the file says none
+	want.Defaults.Exponents = refund.Exponents{}
 	main := want.Defaults
 	main.Name, main.BaseURL, main.APIKeyEnv = "main", "http://127.0.0.1:8490", "REFUNDGATE_MAIN_API_KEY"
 	main.NotificationSecrets = []SecretSource{{Env: "REFUNDGATE_MAIN_NOTIFICATION_SECRET"}}
@@ -90,8 +91,10 @@ accounts:
     contract:
       idempotent_resends: false
     endpoints: {submit: {starts_per_second: 0.3}}
+    exponents: {KWD: 2}
   plain:
 defaults:
+  exponents: {TWD: 0}
   base_url: https://api.example.com
   call_timeout: 4s
   endpoints: {check: {max_in_flight: 2}}
@@ -116,6 +119,8 @@ defaults:
 	require.Zero(t, plain.Endpoints.Check.StartInterval(), "no limit of its own")
 	require.Equal(t, Endpoints{Submit: Endpoint{StartsPerSecond: 0.3}, Check: Endpoint{MaxInFlight: 2}}, slow.Endpoints)
 	require.Equal(t, 3333333334*time.Nanosecond, slow.Endpoints.Submit.StartInterval(), "never more than the rate")
+
+	require.Equal(t, map[string]refund.Exponents{"plain": {"TWD": 0}, "slow": {"KWD": 2}}, cfg.Exponents(), "a mapping as a whole")
 
 	_, err = cfg.Account("other")
 	require.EqualError(t, err, `account "other" is not in the configuration; there is plain, slow`)
@@ -245,6 +250,9 @@ func TestRefusals(t *testing.T) {
 		account + "notification_secrets: [{env: A, file: b}]}}":              "accounts.main.notification_secrets[0] must name where the secret is: env or file, one of the two",
 		account + "notification_secrets: [{env: A}, {file: A}, {env: A}]}}":  "accounts.main.notification_secrets[2] is there twice; a rotation needs two different secrets",
 		account + "notification_secrets: [hunter2]}}":                        ":1: accounts.main.notification_secrets[0] must be a mapping of keys to values",
+		account + "exponents: {TWD: 4}}}":                                    "accounts.main.exponents.TWD must be from 0 to 3; it is 4",
+		account + "exponents: {TWD: -1, twd: 0}}}":                           "accounts.main.exponents.TWD must be from 0 to 3; it is -1\naccounts.main.exponents has \"twd\", which is no active ISO 4217 code such as TWD",
+		account + "exponents: {TWD: 0.5}}}":                                  ":1: accounts.main.exponents.TWD must be a whole number",
 		account + "starts_per_second: 0}}":                                   "accounts.main.starts_per_second must be from 0.01 to 1000; it is 0",
 		account + "starts_per_second: -5}}":                                  "accounts.main.starts_per_second must be from 0.01 to 1000; it is -5",
 		account + "starts_per_second: .inf}}":                                "accounts.main.starts_per_second must be ",
@@ -297,6 +305,17 @@ func TestEveryProblemIsReported(t *testing.T) {
 	require.EqualError(t, err, path+":1: a is not a known key; see refundgate.example.yaml\n"+
 		path+":3: policy.b is not a known key; see refundgate.example.yaml\n"+
 		path+":4: policy.deadline must be a duration with a unit, such as 200ms, 3s or 15m")
+}
+
+func TestWithoutPassword(t *testing.T) {
+	t.Parallel()
+	for dsn, want := range map[Secret]string{
+		"app:p:w@tcp(db:3306)/refunds?tls=true": "app@tcp(db:3306)/refunds?tls=true",
+		"app@unix(/run/s.sock)/refunds":         "app@unix(/run/s.sock)/refunds",
+		"app:pw@nowhere":                        "",
+	} {
+		require.Equal(t, want, MySQL{DSN: dsn}.WithoutPassword())
+	}
 }
 
 func TestAccountTwice(t *testing.T) {

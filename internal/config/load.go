@@ -69,6 +69,16 @@ func decode(file string, b []byte) (Config, error) {
 	return cfg, nil
 }
 
+// WithoutPassword returns the DSN as it may be shown and written down.
+func (m MySQL) WithoutPassword() string {
+	dsn, err := mysql.ParseDSN(m.DSN.Reveal())
+	if err != nil {
+		return "" // it is shown, so in doubt it holds nothing
+	}
+	dsn.Passwd = ""
+	return dsn.FormatDSN()
+}
+
 // applyEnv completes the DSN: from the environment as it is, or the file's
 // with the password from where the file says.
 func (m *MySQL) applyEnv(env func(string) string) error {

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"slices"
@@ -210,6 +211,7 @@ func (a Account) validate(v *violations, path string, p Policy) {
 		v.add("%s has api_key_env and api_key_file; keep one (an inherited one is removed with \"\")", path)
 	}
 	validateSecrets(v, path+".notification_secrets", a.NotificationSecrets)
+	validateExponents(v, path+".exponents", a.Exponents)
 	if !(a.StartsPerSecond >= minStartsPerSecond && a.StartsPerSecond <= maxStartsPerSecond) {
 		v.add("%s.starts_per_second must be from %v to %v; it is %v", path, minStartsPerSecond, maxStartsPerSecond, a.StartsPerSecond)
 	}
@@ -240,6 +242,17 @@ func validateSecrets(v *violations, path string, sources []SecretSource) {
 			v.add("%s is there twice; a rotation needs two different secrets", key)
 		}
 		seen[source] = true
+	}
+}
+
+func validateExponents(v *violations, path string, exponents refund.Exponents) {
+	for _, currency := range slices.Sorted(maps.Keys(exponents)) {
+		if _, ok := refund.Exponent(currency); !ok {
+			v.add("%s has %q, which is no active ISO 4217 code such as TWD", path, currency)
+		}
+		if e := exponents[currency]; e < 0 || e > refund.MaxExponent {
+			v.add("%s.%s must be from 0 to %d; it is %d", path, currency, refund.MaxExponent, e)
+		}
 	}
 }
 

@@ -112,6 +112,32 @@ func (s *server) release() error {
 	return errors.Join(errs...)
 }
 
+// Died returns nil unless the server has ended without being asked to: neither
+// by Stop nor by Kill. The error says how and has the end of its output.
+func (s *server) Died() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return nil
+	}
+	select {
+	case <-s.proc.done:
+		return fmt.Errorf("%s ended by itself (%s); its last words:\n%s", s.name, s.proc.cmd.ProcessState, s.proc.tail)
+	default:
+		return nil
+	}
+}
+
+// Pid returns the process id of the server that runs now, or 0 without one.
+func (s *server) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return 0
+	}
+	return s.proc.cmd.Process.Pid
+}
+
 // Done returns a channel that is closed when the server that runs now ends,
 // whoever ends it. Without one it is closed already.
 func (s *server) Done() <-chan struct{} {

@@ -24,18 +24,32 @@ import (
 
 // shared holds what lives as long as the test process.
 var shared struct {
-	mu     sync.Mutex
-	inMain bool
-	closes []func() error // called in reverse order
+	mu      sync.Mutex
+	inMain  bool
+	closes  []func() error // called in reverse order
+	servers []server
 }
 
-// Main runs the package's tests, stops what they shared and exits.
+// server is one of devenv's.
+type server interface {
+	Died() error
+	Done() <-chan struct{}
+	Kill() error
+}
+
+// Main runs the package's tests, stops what they shared and exits. A shared
+// server that has ended by itself fails the run: whatever failed since then may
+// have failed for that alone.
 func Main(m *testing.M) {
 	shared.mu.Lock()
 	shared.inMain = true
 	shared.mu.Unlock()
 
 	code := m.Run()
+	if err := died(); err != nil {
+		fmt.Fprint(os.Stderr, loud(err))
+		code = max(code, 1)
+	}
 	if err := closeShared(); err != nil {
 		fmt.Fprintf(os.Stderr, "cleaning up after the tests: %v\n", err)
 		code = max(code, 1)
@@ -58,6 +72,51 @@ func atEnd(closeIt func() error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	shared.closes = append(shared.closes, closeIt)
+}
+
+// share has Main end the server, and tells at once if it ends before.
+func share(s server) {
+	atEnd(s.Kill) // its data goes too: no need to be gentle
+	shared.mu.Lock()
+	shared.servers = append(shared.servers, s)
+	shared.mu.Unlock()
+	done := s.Done()
+	go func() {
+		<-done
+		if err := s.Died(); err != nil {
+			fmt.Fprint(os.Stderr, loud(err))
+		}
+	}()
+}
+
+// died says which shared servers have ended by themselves.
+func died() error {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	var errs []error
+	for _, s := range shared.servers {
+		errs = append(errs, s.Died())
+	}
+	return errors.Join(errs...)
+}
+
+// loud is a message that is seen between those of tests.
+func loud(err error) string {
+	return fmt.Sprintf("\n!!!! testenv: a server that the tests share is gone, and tests fail for it:\n%v\n!!!!\n\n", err)
+}
+
+// mustLive fails the test if the server has ended by itself, now or by the
+// test's end.
+func mustLive(t testing.TB, s server) {
+	t.Helper()
+	if err := s.Died(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Died(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // get returns a shared value, or fails the test with the reason why there is
@@ -84,7 +143,7 @@ var mariaDB = sync.OnceValues(func() (*devenv.MariaDB, error) {
 	}
 	db, err := devenv.StartMariaDB(context.Background(), devenv.MariaDBOptions{Dir: filepath.Join(dir, "mariadb"), NoSync: true})
 	if err == nil {
-		atEnd(db.Kill) // its data goes too: no need to be gentle
+		share(db)
 	}
 	return db, err
 })
@@ -92,7 +151,7 @@ var mariaDB = sync.OnceValues(func() (*devenv.MariaDB, error) {
 var temporal = sync.OnceValues(func() (*devenv.Temporal, error) {
 	server, err := devenv.StartTemporal(context.Background(), devenv.TemporalOptions{Headless: true})
 	if err == nil {
-		atEnd(server.Kill)
+		share(server)
 	}
 	return server, err
 })
@@ -106,6 +165,7 @@ var count atomic.Int64
 func MariaDB(t testing.TB) string {
 	t.Helper()
 	db := get(t, mariaDB)
+	mustLive(t, db)
 	name := fmt.Sprintf("test_%d", count.Add(1))
 	if err := db.CreateDatabase(t.Context(), name); err != nil {
 		t.Fatal(err)
@@ -121,7 +181,8 @@ func MariaDB(t testing.TB) string {
 }
 
 // OwnMariaDB starts a server for this test alone, which the test may stop,
-// kill and start. It is gone when the test ends.
+// kill and start. It is gone when the test ends; one that ends by itself fails
+// the test.
 func OwnMariaDB(t testing.TB) *devenv.MariaDB {
 	t.Helper()
 	db, err := devenv.StartMariaDB(t.Context(), devenv.MariaDBOptions{Dir: t.TempDir(), NoSync: true})
@@ -138,6 +199,7 @@ func OwnMariaDB(t testing.TB) *devenv.MariaDB {
 func Temporal(t testing.TB) (hostPort, namespace string) {
 	t.Helper()
 	server := get(t, temporal)
+	mustLive(t, server)
 	namespace = fmt.Sprintf("test-%d", count.Add(1))
 	if err := server.CreateNamespace(t.Context(), namespace); err != nil {
 		t.Fatal(err)
@@ -147,7 +209,7 @@ func Temporal(t testing.TB) (hostPort, namespace string) {
 
 // OwnTemporal starts a dev server for this test alone, which the test may
 // stop, kill and start: its state is kept in a file. It is gone when the test
-// ends. Its namespace is devenv.DefaultNamespace.
+// ends; one that ends by itself fails the test. Its namespace is devenv.DefaultNamespace.
 func OwnTemporal(t testing.TB) *devenv.Temporal {
 	t.Helper()
 	server, err := devenv.StartTemporal(t.Context(), devenv.TemporalOptions{
@@ -161,9 +223,12 @@ func OwnTemporal(t testing.TB) *devenv.Temporal {
 	return server
 }
 
-func killAtCleanup(t testing.TB, server interface{ Kill() error }) {
+func killAtCleanup(t testing.TB, s server) {
 	t.Cleanup(func() {
-		if err := server.Kill(); err != nil {
+		if err := s.Died(); err != nil {
+			t.Error(err)
+		}
+		if err := s.Kill(); err != nil {
 			t.Error(err)
 		}
 	})

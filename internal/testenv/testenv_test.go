@@ -5,7 +5,10 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/client"
@@ -86,6 +89,61 @@ func TestDiesWhenToldTo(t *testing.T) {
 	testenv.MariaDB(t)
 	if os.Getenv(dieEnv) != "" {
 		os.Exit(3)
+	}
+}
+
+// endEnv makes TestEndsTheServer end one of the shared servers.
+const endEnv = "TESTENV_TEST_END"
+
+func TestEndsTheServer(t *testing.T) {
+	which := os.Getenv(endEnv)
+	if which == "" {
+		return // for TestServerThatEndsByItself
+	}
+	end := func(pid int, alive func() error) {
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		require.Eventually(t, func() bool { return alive() != nil }, 20*time.Second, 10*time.Millisecond)
+	}
+	switch which {
+	case "shared MariaDB":
+		testenv.MariaDB(t)
+		end(testenv.SharedServer())
+		t.Run("the next", func(t *testing.T) { testenv.MariaDB(t) })
+	case "shared Temporal":
+		testenv.Temporal(t)
+		end(testenv.SharedServer())
+		t.Run("the next", func(t *testing.T) { testenv.Temporal(t) })
+	case "own MariaDB":
+		db := testenv.OwnMariaDB(t)
+		end(db.Pid(), db.Died)
+	case "own Temporal":
+		server := testenv.OwnTemporal(t)
+		end(server.Pid(), server.Died)
+	}
+}
+
+// TestServerThatEndsByItself: the run fails and says so loudly, with how the
+// server ended and what it said last: as it happens, in the tests that had it,
+// in the next that asks for it, and at the end.
+func TestServerThatEndsByItself(t *testing.T) {
+	t.Parallel()
+	for which, told := range map[string]int{"shared MariaDB": 4, "shared Temporal": 4, "own MariaDB": 1, "own Temporal": 1} {
+		t.Run(which, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(os.Args[0], "-test.run=^TestEndsTheServer$")
+			cmd.Env = append(os.Environ(), endEnv+"="+which)
+			out, err := cmd.CombinedOutput()
+			require.Error(t, err, string(out))
+			require.Equal(t, 1, cmd.ProcessState.ExitCode())
+			_, name, _ := strings.Cut(which, " ")
+			require.Regexp(t, name+` (in|on) \S+ ended by itself \(signal: killed\); its last words:\n`, string(out))
+			require.Equal(t, told, strings.Count(string(out), "ended by itself"), string(out))
+			require.Equal(t, max(0, told-2), strings.Count(string(out), "!!!! testenv:"), string(out))
+			require.NotRegexp(t, "CREATE DATABASE|creating namespace", string(out), "the next test isn't let run into it")
+			if name == "MariaDB" { // which says something in any case
+				require.Contains(t, string(out), "ready for connections")
+			}
+		})
 	}
 }
 

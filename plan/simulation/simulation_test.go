@@ -191,6 +191,26 @@ func TestDeadlineInFlight(t *testing.T) {
 	require.Equal(t, Run{Drained: true, After: time.Second, Calls: 1, Review: 1, Called: 1, CalledCalls: 1, Oldest: time.Second}, run)
 }
 
+// A backlog as old as the deadline: call after call is cut off by its own case's
+// deadline, and that says nothing against the provider.
+func TestDeadlinesDontOpenTheBreaker(t *testing.T) {
+	t.Parallel()
+	p := healthy(4500, 6, 5, 1)
+	p.Latency = constant(2 * time.Second)
+	r, err := newRun(p)
+	require.NoError(t, err)
+	cut := 0
+	r.started = func(f *limiter.Flight) {
+		if f.Call.AcceptedAt.Add(p.Policy.Deadline).Sub(wall(r.now)) < 2*time.Second {
+			cut++
+		}
+	}
+	run, err := r.play(t.Context())
+	require.NoError(t, err)
+	require.Greater(t, cut, 1000)
+	require.Zero(t, run.BreakerOpened)
+}
+
 func TestSimulationEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

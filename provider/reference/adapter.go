@@ -32,6 +32,10 @@ type Config struct {
 	// can be changed while running, and being a func it never shows when a
 	// Config is printed. Required.
 	APIKey func() string
+	// Exponents are the decimal places in which the account counts amounts,
+	// where they aren't those of ISO 4217, which the contract promises.
+	// Defaults to none.
+	Exponents refund.Exponents
 	// Now is the clock that a Retry-After is read against.
 	// Defaults to time.Now.
 	Now func() time.Time
@@ -39,9 +43,10 @@ type Config struct {
 
 // Adapter implements provider.Adapter for the reference provider.
 type Adapter struct {
-	base   *url.URL
-	apiKey func() string
-	now    func() time.Time
+	base      *url.URL
+	apiKey    func() string
+	exponents refund.Exponents
+	now       func() time.Time
 }
 
 var _ provider.Adapter = (*Adapter)(nil)
@@ -71,7 +76,7 @@ func New(cfg Config) (*Adapter, error) {
 	if base.Path == "" {
 		base.Path = "/" // JoinPath would make the request's path relative
 	}
-	return &Adapter{base: base, apiKey: cfg.APIKey, now: cfg.Now}, nil
+	return &Adapter{base: base, apiKey: cfg.APIKey, exponents: cfg.Exponents, now: cfg.Now}, nil
 }
 
 func checkKey(key string) error {
@@ -146,7 +151,7 @@ func (a *Adapter) send(rt http.RoundTripper, req *http.Request) answer {
 	secret := strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer ")
 	resp, err := rt.RoundTrip(req)
 	if err != nil {
-		return answer{err: fmt.Errorf("waiting for the answer: %w", err), secret: secret}
+		return answer{err: fmt.Errorf("waiting for the answer: %w", err), secret: secret, exponents: a.exponents}
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
@@ -160,5 +165,7 @@ func (a *Adapter) send(rt http.RoundTripper, req *http.Request) answer {
 		err:    err,
 		now:    a.now(),
 		secret: secret,
+
+		exponents: a.exponents,
 	}
 }

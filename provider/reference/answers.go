@@ -69,6 +69,8 @@ type answer struct {
 	err    error       // why there is no whole answer
 	now    time.Time   // when it had been read
 	secret string      // the API key, which must never show in a Result
+
+	exponents refund.Exponents // in which its amounts are counted
 }
 
 // submitted says what the answer to a POST means for the refund.
@@ -174,7 +176,7 @@ func (a answer) single(want refund.Refund, id string) refund.Result {
 	if !ok {
 		return a.unreadable()
 	}
-	got, err := readRefund(body)
+	got, err := readRefund(body, a.exponents)
 	if err != nil {
 		return a.unknown(refund.CodeUnreadable, err.Error())
 	}
@@ -204,7 +206,7 @@ func (a answer) list(q provider.Query) refund.Result {
 		if err := json.Unmarshal(raw, &o); err != nil {
 			return a.unknown(refund.CodeUnreadable, "an entry of the list is not a refund")
 		}
-		got, err := readRefund(o)
+		got, err := readRefund(o, a.exponents)
 		switch {
 		case err != nil:
 			return a.unknown(refund.CodeUnreadable, err.Error())

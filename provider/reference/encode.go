@@ -14,7 +14,7 @@ import (
 const maxReason = 255
 
 // submission is the body of a POST. Amounts are in ISO 4217 minor units, as
-// ours are, so no amount is ever converted.
+// ours are, unless the account is configured with exponents of its own.
 type submission struct {
 	Reference string `json:"reference"`
 	PaymentID string `json:"payment_id"`
@@ -28,13 +28,17 @@ func (a *Adapter) Encode(r refund.Refund) ([]byte, error) {
 	if err := encodable(r); err != nil {
 		return nil, fmt.Errorf("encoding for the reference provider: %w", err)
 	}
+	units, err := a.exponents.Units(r.Amount)
+	if err != nil {
+		return nil, fmt.Errorf("encoding for the reference provider: amount %w", err)
+	}
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
-	err := enc.Encode(submission{
+	err = enc.Encode(submission{
 		Reference: r.ID,
 		PaymentID: r.PaymentID,
-		Amount:    r.Amount.Value,
+		Amount:    units,
 		Currency:  r.Amount.Currency,
 		Reason:    cleanReason(r.Reason),
 	})

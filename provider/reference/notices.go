@@ -18,17 +18,19 @@ import (
 // signature.go tells whose message it is, notification.go and settlement.go
 // read the two forms, and this file says what they may hold.
 type Notices struct {
-	account string
-	secrets func() []string
+	account   string
+	exponents refund.Exponents
+	secrets   func() []string
 }
 
 var _ provider.Notices = (*Notices)(nil)
 
-// NewNotices reads what is meant for an account. secrets returns those that
-// sign its notifications; while one is exchanged for another it returns both.
+// NewNotices reads what is meant for an account, in which amounts are counted
+// with these exponents; see Config. secrets returns those that sign its
+// notifications; while one is exchanged for another it returns both.
 // It is asked for each notification, and without a secret none is let in.
-func NewNotices(account string, secrets func() []string) *Notices {
-	return &Notices{account: account, secrets: secrets}
+func NewNotices(account string, exponents refund.Exponents, secrets func() []string) *Notices {
+	return &Notices{account: account, exponents: exponents, secrets: secrets}
 }
 
 // statement is what a notification or a row says about a refund, as it came.
@@ -43,17 +45,17 @@ type statement struct {
 }
 
 // amountPattern is an integer in minor units: no sign, no decimals, no
-// exponent, no leading zeros. 16 digits hold refund.MaxAmount.
-var amountPattern = regexp.MustCompile(`^[1-9][0-9]{0,15}$`)
+// exponent, no leading zeros. 16 digits hold refund.MaxAmount, and 19 do in the
+// units of any account.
+var amountPattern = regexp.MustCompile(`^[1-9][0-9]{0,18}$`)
 
 // notice checks the statement and says what it means. secrets are kept out of
 // its texts. An error says in our own words what is wrong.
-func (s statement) notice(secrets []string) (refund.Notice, error) {
+func (s statement) notice(secrets []string, exponents refund.Exponents) (refund.Notice, error) {
 	n := refund.Notice{
 		ProviderRefundID: s.id,
 		Reference:        recognisable(s.reference),
 		PaymentID:        recognisable(s.paymentID),
-		Amount:           refund.Money{Currency: s.currency},
 	}
 	if s.id == "" && s.reference == "" {
 		return refund.Notice{}, errors.New("the refund has neither id nor reference")
@@ -61,8 +63,10 @@ func (s statement) notice(secrets []string) (refund.Notice, error) {
 	if s.id != "" && !providerID.MatchString(s.id) {
 		return refund.Notice{}, errors.New("the refund's id must be 1 to 128 characters of A-Z a-z 0-9 . _ -")
 	}
-	n.Amount.Value, _ = strconv.ParseInt(s.amount, 10, 64) // 0 if it is none
-	if !amountPattern.MatchString(s.amount) || n.Amount.Value > refund.MaxAmount {
+	units, _ := strconv.ParseInt(s.amount, 10, 64) // 0 if it is none
+	var err error
+	n.Amount, err = exponents.Money(units, s.currency)
+	if err != nil || !amountPattern.MatchString(s.amount) || n.Amount.Value > refund.MaxAmount {
 		return refund.Notice{}, fmt.Errorf("the amount must be an integer in minor units, such as 1250 for 12.50, from 1 to %d", int64(refund.MaxAmount))
 	}
 	if _, ok := refund.Exponent(s.currency); !ok {
@@ -71,7 +75,6 @@ func (s statement) notice(secrets []string) (refund.Notice, error) {
 	if s.status == "" {
 		return refund.Notice{}, errors.New("the status is missing")
 	}
-	var err error
 	if n.SaidAt, err = instant(s.at); err != nil {
 		return refund.Notice{}, err
 	}

@@ -27,7 +27,7 @@ type told struct {
 func (b bench) listen(t *testing.T, settings standin.Webhooks, secrets ...string) (<-chan told, standin.Webhooks) {
 	t.Helper()
 	came := make(chan told, 100)
-	notices := reference.NewNotices("acme", func() []string { return secrets })
+	notices := reference.NewNotices("acme", nil, func() []string { return secrets })
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body) // half a body has no signature
 		n, err := notices.Notification(r.Header, body, time.Now())

@@ -18,7 +18,7 @@ const webhookSecret = "whsec_5bd1e995"
 var noticeTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func newNotices(secrets ...string) *reference.Notices {
-	return reference.NewNotices("acme", func() []string { return secrets })
+	return reference.NewNotices("acme", nil, func() []string { return secrets })
 }
 
 var asciiID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)

@@ -20,7 +20,7 @@ func (n *Notices) Notification(header http.Header, body []byte, now time.Time) (
 	if err := verify(header, body, secrets, now); err != nil {
 		return refund.Notice{}, err
 	}
-	notice, err := readEvent(body, secrets)
+	notice, err := readEvent(body, secrets, n.exponents)
 	if err != nil {
 		return refund.Notice{}, &provider.MalformedError{Message: err.Error()}
 	}
@@ -28,7 +28,7 @@ func (n *Notices) Notification(header http.Header, body []byte, now time.Time) (
 	return notice, nil
 }
 
-func readEvent(body []byte, secrets []string) (refund.Notice, error) {
+func readEvent(body []byte, secrets []string, exponents refund.Exponents) (refund.Notice, error) {
 	var event object
 	if json.Unmarshal(body, &event) != nil || event == nil {
 		return refund.Notice{}, errors.New("the notification is not one JSON object")
@@ -52,7 +52,7 @@ func readEvent(body []byte, secrets []string) (refund.Notice, error) {
 	if said.at, ok = event.text("created_at"); !ok {
 		return refund.Notice{}, errors.New("created_at is missing")
 	}
-	notice, err := said.notice(secrets)
+	notice, err := said.notice(secrets, exponents)
 	if err != nil {
 		return refund.Notice{}, err
 	}

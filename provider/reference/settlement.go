@@ -109,7 +109,7 @@ func (n *Notices) row(line string, number int) (refund.Notice, error) {
 	}
 	notice, err := statement{
 		id: row[0], reference: row[1], paymentID: row[2], amount: row[3], currency: row[4], status: row[5], at: row[6],
-	}.notice(nil)
+	}.notice(nil, n.exponents)
 	if err != nil {
 		return refund.Notice{}, &provider.RowError{Line: number, Err: err}
 	}

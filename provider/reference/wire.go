@@ -34,7 +34,7 @@ type wireRefund struct {
 
 // readRefund takes the members that the contract gives a refund. One that is
 // missing, null or of another type is an error that names it.
-func readRefund(o object) (wireRefund, error) {
+func readRefund(o object, exponents refund.Exponents) (wireRefund, error) {
 	var r wireRefund
 	for _, m := range []struct {
 		name string
@@ -56,10 +56,14 @@ func readRefund(o object) (wireRefund, error) {
 		return wireRefund{}, errors.New("refund without a readable id")
 	}
 	// A null would pass as 0, which is nobody's amount.
-	if json.Unmarshal(o["amount"], &r.amount.Value) != nil {
+	var units int64
+	if json.Unmarshal(o["amount"], &units) != nil {
 		return wireRefund{}, errors.New("refund without a readable amount")
 	}
 	var err error
+	if r.amount, err = exponents.Money(units, r.amount.Currency); err != nil {
+		return wireRefund{}, errors.New("refund without a readable amount")
+	}
 	r.failure, err = o.failure()
 	return r, err
 }
