@@ -81,14 +81,14 @@ func checkOwnership(s *stage, r record.Record) []report.Check {
 	handed := report.NewCheck("handed-over", "before the end of the old owner only that one sends, and after it only the new one")
 	var old, next int
 	for _, st := range r.Starts {
-		switch {
-		case st.Process == s.egress.name:
+		group := "before"
+		if st.Process == s.egress.name {
+			group = "after"
 			next++
-			handed.Require(slices.Contains(s.groups["after"], st.Key.RefundID), "%s was sent by %s", st.Key, st.Process)
-		default:
+		} else {
 			old++
-			handed.Require(slices.Contains(s.groups["before"], st.Key.RefundID), "%s was sent by %s", st.Key, st.Process)
 		}
+		handed.Require(slices.Contains(s.groups[group], st.Key.RefundID), "%s was sent by %s", st.Key, st.Process)
 	}
 	handed.Require(old > 0 && next > 0, "one of the two sent nothing")
 	return []report.Check{

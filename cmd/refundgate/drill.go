@@ -77,7 +77,7 @@ and leaves its refunds behind. Don't point it at production.
 			return err
 		}
 		if f.selfTest {
-			return selfTest(cmd.Context(), opts, f, cmd.ErrOrStderr(), cmd.OutOrStdout())
+			return selfTest(cmd.Context(), opts, cmd.ErrOrStderr(), cmd.OutOrStdout())
 		}
 		rep, err := runDrill(cmd.Context(), opts, f.keep, cmd.ErrOrStderr())
 		if err != nil {
@@ -180,7 +180,7 @@ func (f drillFlags) tell(rep report.Report, out, notes io.Writer) error {
 
 // selfTest breaks each promise on purpose, and fails if the drill doesn't
 // notice.
-func selfTest(ctx context.Context, opts drill.Options, f drillFlags, notes, out io.Writer) error {
+func selfTest(ctx context.Context, opts drill.Options, notes, out io.Writer) error {
 	opts.Short, opts.Scenarios = true, []string{"pause"}
 	var missed []error
 	for _, s := range drill.Sabotages {
