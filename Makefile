@@ -78,6 +78,10 @@ properties: ## run every property test on CHECKS (100000) drawn cases
 test-pauses: deps $(TEMPORAL) ## stop and continue the egress's owner ROUNDS (100) times
 	ROUNDS=$(ROUNDS) go test -race -v -count=1 -timeout 1h -run '^TestOwnerIsStoppedAgainAndAgain$$' ./cmd/refundgate
 
+.PHONY: load
+load: deps $(TEMPORAL) ## load the intake for minutes, kill what there is, and print what it came to (10 min)
+	REFUNDGATE_LONG_LOAD=1 go test -v -count=1 -timeout 1h -run '^(TestCase36_.*|TestSteadyOverload|TestServeIsKilledAgainAndAgain)$$' ./cmd/refundgate
+
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (10s)
 	tools/fuzz

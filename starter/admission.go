@@ -101,19 +101,50 @@ func NewAdmission(loads Loads, limits config.Admission, accounts []config.Accoun
 	return a
 }
 
-// Admit returns an *OverCapacityError if the account can't take a refund now.
-// If it can, the refund counts as accepted. A nil Admission admits all.
-func (a *Admission) Admit(account string) error { return a.admit(account, time.Now()) }
-
-func (a *Admission) admit(account string, now time.Time) error {
+// Place returns a refund's place in the account's line, which is not taken yet.
+// A nil Admission has places for all.
+func (a *Admission) Place(account string) *Place {
+	p := &Place{}
 	if a == nil {
-		return nil
+		return p
 	}
 	i := slices.IndexFunc(a.accounts, func(one *admittance) bool { return one.account.Name == account })
-	if i < 0 {
-		return nil // whoever asks knows the accounts
+	if i >= 0 { // whoever asks knows the accounts
+		p.line, p.maxBacklog, p.maxWait = a.accounts[i], a.maxBacklog, a.maxWait
 	}
-	return a.accounts[i].admit(now, a.maxBacklog, a.maxWait)
+	return p
+}
+
+// Place is one refund's place in the line of its account. It is taken before
+// the refund is stored and left when that has ended, however it did: until then
+// no measurement counts the refund for sure. It is for one goroutine.
+type Place struct {
+	line       *admittance // nil: there is no limit
+	maxBacklog int
+	maxWait    time.Duration
+	taken      bool
+}
+
+// Take returns an *OverCapacityError if the account can't take a refund now. If
+// it can, the refund counts as accepted.
+func (p *Place) Take() error { return p.take(time.Now()) }
+
+func (p *Place) take(now time.Time) error {
+	if p.line == nil {
+		return nil
+	}
+	err := p.line.admit(now, p.maxBacklog, p.maxWait)
+	p.taken = err == nil
+	return err
+}
+
+// Leave says that the refund is stored by now, or never will be. It does nothing
+// if no place was taken.
+func (p *Place) Leave() {
+	if p.taken {
+		p.taken = false
+		p.line.stored()
+	}
 }
 
 // Estimates returns the latest estimate of each account.
@@ -249,13 +280,14 @@ type admittance struct {
 	estimate Estimate
 	load     ledger.Load
 	resumes  time.Time // until when no call starts
-	admitted int       // since the measurement began, so that it may not count them
+	storing  int       // admitted, and maybe not in the database yet: no measurement counts them for sure
+	admitted int       // the others since the measurement began, so that it may not count them
 	turn     time.Time // when the last who was refused was told to come back
 	told     time.Time // when somebody was last told that the backlog is late
 }
 
 // begin is called before a measurement begins and returns how many refunds were
-// admitted until then: those it will have counted.
+// admitted and stored until then: those it will have counted.
 func (o *admittance) begin() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -296,9 +328,18 @@ func (o *admittance) current(now time.Time) Estimate {
 
 func (o *admittance) now(now time.Time) Estimate {
 	e := o.estimate
-	e.Open += o.admitted
+	e.Open += o.admitted + o.storing
 	e.Wait = max(0, o.resumes.Sub(now)) + drainTime(float64(e.Open), e.DrainPerSecond)
 	return e
+}
+
+// stored is called when one that was admitted is in the database, or won't ever
+// be. Which of the two may not be known, so it counts until the next measurement.
+func (o *admittance) stored() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.storing--
+	o.admitted++
 }
 
 // drainTime is how long the drain takes for so many cases.
@@ -306,7 +347,8 @@ func drainTime(cases, perSecond float64) time.Duration {
 	return time.Duration(cases / perSecond * float64(time.Second))
 }
 
-// admit counts one more refund, or says why not and when to come back.
+// admit counts one more refund, which is being stored then, or says why not and
+// when to come back.
 func (o *admittance) admit(now time.Time, maxBacklog int, maxWait time.Duration) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -329,7 +371,7 @@ func (o *admittance) admit(now time.Time, maxBacklog int, maxWait time.Duration)
 			"its first in line has waited for %s, and may wait %s", now.Sub(*at).Round(time.Second), maxWait)
 	}
 	if after == 0 {
-		o.admitted++
+		o.storing++
 		return nil
 	}
 	// Everybody who is refused gets a turn of their own, as the drain makes

@@ -72,7 +72,7 @@ func TestAdmission_Decisions(t *testing.T) {
 			}
 			a := NewAdmission(nil, tc.limits, []config.Account{testAccount("main")}, testDeadline, slog.New(slog.DiscardHandler))
 			a.accounts[0].measured(tc.load, tc.resumes, 0)
-			err := a.admit("main", now)
+			err := a.Place("main").take(now)
 			if tc.why == "" {
 				require.NoError(t, err)
 				require.Equal(t, tc.load.Open+1, a.Estimates()["main"].Open, "what is admitted counts at once")
@@ -103,10 +103,10 @@ func TestAdmission_Accounts(t *testing.T) {
 	t.Parallel()
 	a := NewAdmission(nil, testAdmission, []config.Account{testAccount("main"), testAccount("second")}, testDeadline, slog.New(slog.DiscardHandler))
 	a.accounts[0].measured(ledger.Load{Open: 5000}, time.Time{}, 0)
-	require.Error(t, a.Admit("main"))
-	require.NoError(t, a.Admit("second"))
-	require.NoError(t, a.Admit("none"))
-	require.NoError(t, (*Admission)(nil).Admit("main"), "none admits all")
+	require.Error(t, a.Place("main").Take())
+	require.NoError(t, a.Place("second").Take())
+	require.NoError(t, a.Place("none").Take())
+	require.NoError(t, (*Admission)(nil).Place("main").Take(), "none admits all")
 }
 
 // TestAdmission_Property: whatever arrives between two measurements, no more is
@@ -126,7 +126,7 @@ func TestAdmission_Property(t *testing.T) {
 		now := time.Now()
 		admitted, first, last := 0, time.Duration(0), time.Duration(0)
 		for range rapid.IntRange(1, 400).Draw(t, "arrivals") {
-			err := a.admit("main", now)
+			err := a.Place("main").take(now)
 			if err == nil {
 				require.Zero(t, last, "nobody passes those who were refused")
 				admitted++
@@ -153,20 +153,57 @@ func TestAdmission_Property(t *testing.T) {
 	})
 }
 
-// TestAdmission_Races: what is admitted while the load is being measured is
-// neither lost nor counted twice for good.
+// TestAdmission_Races: what is admitted while the load is being measured, and
+// what is being stored meanwhile, is neither lost nor counted twice for good.
 func TestAdmission_Races(t *testing.T) {
 	t.Parallel()
-	o := &admittance{account: testAccount("main")}
-	o.measured(ledger.Load{}, time.Time{}, 0)
-	now := time.Now()
-	require.NoError(t, o.admit(now, 10, time.Hour))
+	a := NewAdmission(nil, config.Admission{MaxBacklog: 4}, []config.Account{testAccount("main")}, testDeadline, slog.New(slog.DiscardHandler))
+	o := a.accounts[0]
+	open := func(want int) {
+		t.Helper()
+		require.Equal(t, want, a.Estimates()["main"].Open)
+	}
+	places := make([]*Place, 5)
+	for i := range places {
+		places[i] = a.Place("main")
+	}
+	require.NoError(t, places[0].Take())
+	places[0].Leave()
+	require.NoError(t, places[1].Take())
+	require.NoError(t, places[2].Take())
 	counted := o.begin()
-	require.NoError(t, o.admit(now, 10, time.Hour)) // may or may not be counted by the measurement
+	require.NoError(t, places[3].Take())
+	places[2].Leave() // may or may not be counted by the measurement
 	o.measured(ledger.Load{Open: 1}, time.Time{}, counted)
-	require.Equal(t, 2, o.current(now).Open)
-	o.measured(ledger.Load{Open: 2}, time.Time{}, o.begin())
-	require.Equal(t, 2, o.current(now).Open)
+	open(4)
+	require.Error(t, places[4].Take(), "two are still being stored")
+	for _, p := range places {
+		p.Leave()
+		p.Leave() // once is enough, and who was refused has nothing to leave
+	}
+	open(4)
+	o.measured(ledger.Load{Open: 3}, time.Time{}, o.begin())
+	open(3) // one could not be stored
+	require.NoError(t, places[4].Take())
+	open(4)
+}
+
+// TestIntake_LeavesItsPlace: however a submission ends, it takes up room no
+// longer than until the next measurement, and only once it is stored for good.
+func TestIntake_LeavesItsPlace(t *testing.T) {
+	t.Parallel()
+	l := newLedger(t, testenv.MariaDB(t))
+	i := newIntake(t, l, nil)
+	a := NewAdmission(l, testAdmission, []config.Account{testAccount("main"), testAccount("second")}, testDeadline, i.api.log)
+	i.api.opts.Admission = a
+	_, content := numbered(1)
+	require.Equal(t, 202, i.post(content).status)
+	require.Equal(t, 200, i.post(content).status)
+	require.Equal(t, 409, i.post(body(map[string]string{"refund_id": `"r-1"`, "amount": `{"value":1,"currency":"TWD"}`})).status)
+	require.Equal(t, 1, a.Estimates()["main"].Open)
+	require.NoError(t, a.measure(t.Context(), time.Now()))
+	require.Equal(t, 1, a.Estimates()["main"].Open)
+	require.Zero(t, a.accounts[0].storing)
 }
 
 // TestAdmission_Forecast: which of the deadlines the drain doesn't meet.

@@ -197,9 +197,11 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request, by caller) {
 	// From here on the refund is ours: a caller that hangs up changes nothing.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), ledgerTimeout)
 	defer cancel()
+	place := a.opts.Admission.Place(rf.Account)
 	c, created, err := a.opts.Ledger.Accept(ctx, ledger.Submission{
-		Refund: rf, Client: by.name, Deadline: a.opts.Deadline, Admit: func() error { return a.opts.Admission.Admit(rf.Account) },
+		Refund: rf, Client: by.name, Deadline: a.opts.Deadline, Admit: place.Take,
 	})
+	place.Leave()
 	about := []slog.Attr{slog.String(telemetry.KeyRefundID, rf.ID), slog.String(telemetry.KeyAccount, rf.Account)}
 	if err != nil {
 		p := acceptProblem(rf.ID, err)

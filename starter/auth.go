@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -25,6 +26,10 @@ type caller struct {
 	token  [sha256.Size]byte // the SHA-256 of its bearer token
 	scopes []string
 	limit  *rate.Limiter
+	// counting is held while the limit counts a request: what a refused one has
+	// reserved can only be given back whole as long as no other one has
+	// reserved something since.
+	counting *sync.Mutex
 }
 
 // may tells whether the client has the scope.
@@ -49,7 +54,7 @@ func newCallers(clients []config.Client) ([]caller, error) {
 	for i, c := range clients {
 		perSecond := cmp.Or(c.RequestsPerSecond, config.DefaultRequestsPerSecond)
 		burst := cmp.Or(c.Burst, config.DefaultBurst)
-		callers[i] = caller{name: c.Name, scopes: c.Scopes, limit: rate.NewLimiter(rate.Limit(perSecond), burst)}
+		callers[i] = caller{name: c.Name, scopes: c.Scopes, limit: rate.NewLimiter(rate.Limit(perSecond), burst), counting: &sync.Mutex{}}
 		n, err := hex.Decode(callers[i].token[:], []byte(c.TokenSHA256))
 		if err != nil || n != sha256.Size {
 			return nil, fmt.Errorf("client %q: token_sha256 is not a SHA-256 in hex", c.Name)
@@ -60,8 +65,15 @@ func newCallers(clients []config.Client) ([]caller, error) {
 
 // overLimit counts a request and returns how long the client has to wait until
 // it may make one; 0 if this one is within its limit. One that isn't costs
-// nothing.
-func (c caller) overLimit(now time.Time) time.Duration {
+// nothing, however many there are at once.
+func (c caller) overLimit() time.Duration {
+	c.counting.Lock()
+	defer c.counting.Unlock()
+	return c.overLimitAt(time.Now())
+}
+
+// overLimitAt is overLimit at that time. The caller holds c.counting.
+func (c caller) overLimitAt(now time.Time) time.Duration {
 	r := c.limit.ReserveN(now, 1)
 	wait := r.DelayFrom(now)
 	if wait > 0 {
@@ -100,7 +112,7 @@ func (a *API) allow(h func(http.ResponseWriter, *http.Request, caller), scopes .
 			a.refuse(w, r, c, problemUnauthorized)
 			return
 		}
-		if wait := c.overLimit(time.Now()); wait > 0 {
+		if wait := c.overLimit(); wait > 0 {
 			a.refuse(w, r, c, problemTooManyRequests.after(wait))
 			return
 		}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -197,13 +199,44 @@ func TestOverLimit(t *testing.T) {
 	require.Equal(t, config.DefaultBurst, callers[0].limit.Burst())
 
 	c, now := callers[1], time.Now()
-	require.Zero(t, c.overLimit(now))
-	require.Zero(t, c.overLimit(now))
-	require.Equal(t, 250*time.Millisecond, c.overLimit(now))
-	require.Equal(t, 150*time.Millisecond, c.overLimit(now.Add(100*time.Millisecond)))
-	require.Zero(t, c.overLimit(now.Add(250*time.Millisecond)))
-	require.Equal(t, 250*time.Millisecond, c.overLimit(now.Add(250*time.Millisecond)))
-	require.Zero(t, c.overLimit(now.Add(time.Hour)))
-	require.Zero(t, c.overLimit(now.Add(time.Hour)))
-	require.NotZero(t, c.overLimit(now.Add(time.Hour)), "no more than the burst is saved up")
+	require.Zero(t, c.overLimitAt(now))
+	require.Zero(t, c.overLimitAt(now))
+	require.Equal(t, 250*time.Millisecond, c.overLimitAt(now))
+	require.Equal(t, 150*time.Millisecond, c.overLimitAt(now.Add(100*time.Millisecond)))
+	require.Zero(t, c.overLimitAt(now.Add(250*time.Millisecond)))
+	require.Equal(t, 250*time.Millisecond, c.overLimitAt(now.Add(250*time.Millisecond)))
+	require.Zero(t, c.overLimitAt(now.Add(time.Hour)))
+	require.Zero(t, c.overLimitAt(now.Add(time.Hour)))
+	require.NotZero(t, c.overLimitAt(now.Add(time.Hour)), "no more than the burst is saved up")
+}
+
+// TestOverLimit_AtOnce: any number of requests at once that are refused cost
+// nothing: each is told the rest of the time until the next one counts, and then
+// it does. The burst is let through exactly.
+func TestOverLimit_AtOnce(t *testing.T) {
+	t.Parallel()
+	const burst, interval = 10, 2 * time.Second
+	callers, err := newCallers([]config.Client{{TokenSHA256: testClients()[0].TokenSHA256, RequestsPerSecond: 1 / interval.Seconds(), Burst: burst}})
+	require.NoError(t, err)
+	c := callers[0]
+	begun := time.Now()
+	var passed atomic.Int64
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for range 500 {
+				switch wait := c.overLimit(); {
+				case wait == 0:
+					passed.Add(1)
+				case wait > interval:
+					t.Errorf("told to wait %s", wait)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	earned := int64(time.Since(begun) / interval)
+	require.GreaterOrEqual(t, passed.Load(), int64(burst))
+	require.LessOrEqual(t, passed.Load(), burst+earned)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,30 +22,33 @@ type waitingFunc func() (ledger.Digest, error)
 
 func (f waitingFunc) ReviewDigest(context.Context) (ledger.Digest, error) { return f() }
 
-// People are reminded at the start and every five minutes, as long as there is
-// something to remind of; an outage of the database is not the end of it.
+// People are told at the start, when there is more, and every five minutes, as
+// long as there is something to tell of; an outage of the database is not the
+// end of it.
 func TestDigestReminds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		logs := &testenv.Logs{}
 		oldest := time.Now().Add(-time.Hour)
-		round := 0
+		in := func(reasons map[refund.ReviewReason]int, parked int) ledger.Digest {
+			d := ledger.Digest{ByReason: reasons, ByAccount: map[string]int{}, Unassigned: 2, OldestAcceptedAt: &oldest, Parked: parked}
+			for _, n := range reasons {
+				d.InReview += n
+				d.ByAccount["main"] += n
+			}
+			return d
+		}
+		type reasons = map[refund.ReviewReason]int
+		type answered struct {
+			waiting ledger.Digest
+			err     error
+		}
+		var answer atomic.Value
+		answer.Store(answered{in(reasons{refund.ReviewDeadlineUnknown: 3}, 1), nil})
 		digest := &Digest{
 			Waiting: waitingFunc(func() (ledger.Digest, error) {
-				round++
-				switch round {
-				case 1:
-					return ledger.Digest{
-						InReview: 3, Unassigned: 2, OldestAcceptedAt: &oldest, Parked: 1,
-						ByReason:  map[refund.ReviewReason]int{refund.ReviewDeadlineUnknown: 3},
-						ByAccount: map[string]int{"main": 3},
-					}, nil
-				case 2:
-					return ledger.Digest{}, errors.New("no database")
-				case 3:
-					return ledger.Digest{}, nil
-				}
-				return ledger.Digest{Parked: 4}, nil
+				a := answer.Load().(answered)
+				return a.waiting, a.err
 			}),
 			Log: telemetry.NewLogger(logs, telemetry.FormatJSON, slog.LevelInfo),
 		}
@@ -54,20 +58,57 @@ func TestDigestReminds(t *testing.T) {
 			digest.Run(ctx)
 			close(done)
 		}()
-		time.Sleep(3*digestInterval + time.Second)
+		synctest.Wait()
+		told := 0
+		next := func(after time.Duration, want int) map[string]any {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			events := logs.Events(t, "review.digest")
+			require.Len(t, events, told+want)
+			told += want
+			return events[len(events)-1]
+		}
+		first := next(0, 1)
+		delete(first, "time")
+		require.Equal(t, map[string]any{
+			"level": "WARN", "msg": "review.digest", "event": "review.digest", "in_review": 3.0, "change": 3.0, "unassigned": 2.0, "parked_notices": 1.0,
+			"by_reason": map[string]any{"deadline_unknown": 3.0}, "by_account": map[string]any{"main": 3.0}, "oldest_age_seconds": 3600.0,
+		}, first)
+		next(digestInterval-time.Second, 0)
+		require.EqualValues(t, 0, next(time.Second, 1)["change"], "a reminder")
+
+		// Thousands within some seconds are told of as one.
+		answer.Store(answered{in(reasons{refund.ReviewDeadlineUnknown: 3, refund.ReviewDeadlineUnsent: 2000}, 1), nil})
+		burst := next(digestLook, 1)
+		require.EqualValues(t, 2003, burst["in_review"])
+		require.EqualValues(t, 2000, burst["change"])
+		next(digestInterval-time.Second, 0)
+		next(time.Second, 1)
+
+		answer.Store(answered{in(reasons{refund.ReviewDeadlineUnknown: 1}, 1), nil})
+		next(digestLook, 0)
+		answer.Store(answered{in(reasons{refund.ReviewDeadlineUnknown: 2}, 1), nil})
+		require.EqualValues(t, -2001, next(digestLook, 1)["change"], "more again, though fewer than were told of")
+		answer.Store(answered{in(reasons{refund.ReviewChecks: 1, refund.ReviewDeadlineUnknown: 1}, 1), nil})
+		require.EqualValues(t, 0, next(digestLook, 1)["change"], "another one for another reason")
+		answer.Store(answered{in(reasons{refund.ReviewChecks: 1, refund.ReviewDeadlineUnknown: 1}, 2), nil})
+		require.EqualValues(t, 2, next(digestLook, 1)["parked_notices"])
+
+		answer.Store(answered{ledger.Digest{}, errors.New("no database")})
+		next(digestInterval, 0)
+		require.Contains(t, logs.String(), "no database")
+		answer.Store(answered{in(reasons{refund.ReviewDeadlineUnknown: 2}, 1), nil})
+		next(digestLook, 1)
+
+		answer.Store(answered{ledger.Digest{}, nil})
+		next(2*digestInterval, 0)
+		answer.Store(answered{ledger.Digest{Parked: 4}, nil})
+		last := next(digestLook, 1)
+		require.EqualValues(t, 0, last["change"], "of none there were")
+		require.EqualValues(t, 4, last["parked_notices"])
+		require.NotContains(t, last, "oldest_age_seconds")
 		stop()
 		<-done
-		require.Equal(t, 4, round)
-
-		events := logs.Events(t, "review.digest")
-		require.Len(t, events, 2, "not of nothing")
-		delete(events[0], "time")
-		require.Equal(t, map[string]any{
-			"level": "WARN", "msg": "review.digest", "event": "review.digest", "in_review": 3.0, "unassigned": 2.0, "parked_notices": 1.0,
-			"by_reason": map[string]any{"deadline_unknown": 3.0}, "by_account": map[string]any{"main": 3.0}, "oldest_age_seconds": 3600.0,
-		}, events[0])
-		require.EqualValues(t, 4, events[1]["parked_notices"])
-		require.NotContains(t, events[1], "oldest_age_seconds")
-		require.Contains(t, logs.String(), "no database")
 	})
 }

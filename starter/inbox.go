@@ -143,9 +143,11 @@ func (in *Inbox) take(ctx context.Context, row ledger.InboxRow) error {
 	if err != nil {
 		return in.refuse(ctx, row, bodyProblem(err))
 	}
+	place := in.opts.Admission.Place(rf.Account)
 	_, created, err := in.opts.Store.Accept(ctx, ledger.Submission{
-		Refund: rf, Client: in.opts.Client, Deadline: in.opts.Deadline, Admit: func() error { return in.opts.Admission.Admit(rf.Account) },
+		Refund: rf, Client: in.opts.Client, Deadline: in.opts.Deadline, Admit: place.Take,
 	})
+	place.Leave()
 	var full *OverCapacityError
 	if errors.As(err, &full) {
 		return in.opts.Store.DelayInbox(ctx, time.Now().Add(full.RetryAfter), row.ID)

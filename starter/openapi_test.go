@@ -316,7 +316,7 @@ func TestOpenAPI_Answers(t *testing.T) {
 	require.NoError(t, accepts(d.schema("/components/responses/MethodNotAllowed/content/application~1problem+json/schema"), a.body))
 
 	i.api.opts.Admission = NewAdmission(nil, config.Admission{MaxBacklog: 1}, i.api.opts.Accounts, testDeadline, discard)
-	require.NoError(t, i.api.opts.Admission.Admit("main"))
+	require.NoError(t, i.api.opts.Admission.Place("main").Take())
 	try("submitRefund", ordersToken, "", change("refund_id", `"r-3"`))
 	i.api.opts.Admission = nil
 

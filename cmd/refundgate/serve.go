@@ -27,7 +27,8 @@ answered for; its workflow is started, or told, as soon as Temporal is there.
 It also accepts what order services put into the table refund_inbox; see
 "refundgate inbox".
 
-What waits for people is logged every five minutes, as the event review.digest.`,
+What waits for people is logged when it becomes more and every five minutes, as
+the event review.digest.`,
 		Example: `  refundgate serve --config refundgate.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -8,6 +8,10 @@ import (
 	"testing"
 )
 
+// Race tells whether the tests and Binary's program have the race detector, with
+// which a process takes several times the memory and the time.
+const Race = raceEnabled
+
 // Binary returns the path of the refundgate program, built once per test
 // process, with the race detector if the tests have it.
 func Binary(t testing.TB) string {
